@@ -1,0 +1,353 @@
+"""The record format: what a run writes, and all that a report reads.
+
+A run is a folder with three files. ``run.json`` says what ran where; ``checks.jsonl`` and
+``measurements.jsonl`` are append-only, one record a line, written as results come. A record is immutable and
+holds raw samples: statistics are derived from it later, never stored. This module imports neither torch nor
+pandas, so that reports can be made on a machine without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import UserError
+
+FORMAT_VERSION = 1
+"""Version of the run folder's format.
+
+1: first published format.
+"""
+
+RUN_FILE = "run.json"
+CHECKS_FILE = "checks.jsonl"
+MEASUREMENTS_FILE = "measurements.jsonl"
+
+CheckStatus = Literal[
+    "passed",
+    "failed",
+    "known_failure",
+    "unexpected_pass",
+    "no_evidence",
+    "unsupported",
+    "unavailable",
+    "crashed",
+    "timeout",
+]
+"""How a check ended.
+
+``known_failure``: failed as declared. ``unexpected_pass``: a declared failure did not happen. ``no_evidence``:
+the error budget is so wide that an output of zeros would pass, so the case proves nothing. ``unsupported``: the
+implementation declares that it does not serve the case. ``unavailable``: a package or device is missing.
+"""
+
+BAD_CHECK_STATUSES: tuple[CheckStatus, ...] = ("failed", "unexpected_pass", "crashed", "timeout")
+"""Statuses that make `mha verify` exit with 1."""
+
+MeasurementStatus = Literal[
+    "measured",
+    "wrong",
+    "unverified",
+    "unsupported",
+    "unavailable",
+    "skipped",
+    "crashed",
+    "timeout",
+]
+"""How a measurement ended; a time exists only on ``measured``.
+
+``wrong``: the output (or a gradient) at the exact shape differs from the oracle. ``unverified``: verification
+failed for this dtype, mask and pass, so it was not timed. ``skipped``: predicted not to fit into memory, or
+verify-only.
+"""
+
+
+class Record(BaseModel):
+    """Base of everything written to disk: immutable, and strict about its keys."""
+
+    # JSON has no NaN: a kernel's NaN error is written as the string "NaN", not lost as null.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Workload(Record):
+    """One problem that implementations are compared on."""
+
+    label: str
+    """Name of the shape as its preset gives it, e.g. ``Transformer-base``; not part of the identity."""
+    batch_size: int = Field(ge=0)
+    seq_len: int = Field(ge=0)
+    d_model: int = Field(ge=1)
+    num_heads: int = Field(ge=1)
+    dtype: str
+    """float64, float32, bfloat16 or float16."""
+    mask: str
+    """Mask kind, e.g. none, causal (the flag), causal_mask (the dense mask), padding."""
+    mode: Literal["inference", "training"]
+    """The pass: inference is a forward under no_grad, training a forward and a backward."""
+    device: str = "cpu"
+    threads: int = Field(ge=1, default=1)
+    """Intra-op CPU threads."""
+    padded_share: float = 0.0
+    """Share of the keys that the mask hides, for padding masks."""
+
+    @property
+    def key(self) -> str:
+        """Identity of the workload: two workloads with the same key ask the same question."""
+        return (
+            f"b{self.batch_size}-s{self.seq_len}-d{self.d_model}-h{self.num_heads}-{self.mask}-{self.dtype}"
+            f"-{self.mode}-{self.device}-t{self.threads}"
+        )
+
+
+class CheckRecord(Record):
+    """One check of one implementation on one case."""
+
+    implementation: str
+    check: str
+    """Name of the check, e.g. ``matches_the_oracle``."""
+    claim: str
+    """What holds if it passed, in a sentence."""
+    case: str
+    """The case in words, unique within implementation and check, e.g. ``b3-s7-d48-h4-causal-float32-training``."""
+    dtype: str
+    mask: str
+    """Mask kind of the case; empty for a check that is not about one mask."""
+    mode: str
+    """inference, training, or empty where the check covers both."""
+    device: str
+    status: CheckStatus
+    reasons: tuple[str, ...] = ()
+    """Why it failed, is unsupported or unavailable: every reason, as text."""
+    max_error: float | None = None
+    """Largest absolute difference from the oracle."""
+    max_error_at: tuple[int, ...] | None = None
+    """Index of the element that is furthest beyond (or nearest to) its budget."""
+    budget: float | None = None
+    """Allowed error at ``max_error_at``."""
+    budget_set_by: str = ""
+    """What the budget comes from, in words."""
+    budget_used: float | None = None
+    """Largest error/budget over all elements: above 1 is a failure."""
+    error_over_baseline: float | None = None
+    """Error as a multiple of a careful baseline's error (float32 internals, one rounding at the end)."""
+    duration_s: float = 0.0
+    reproduce: str = ""
+    """Command that repeats exactly this check."""
+
+
+class Samples(Record):
+    """Raw samples of one implementation in one cell, column by column; index = order within the cell."""
+
+    round: tuple[int, ...]
+    """Round number: samples of different implementations with equal numbers were taken side by side."""
+    wall_s: tuple[float, ...]
+    """Wall time of one call (the block's time divided by its repeats)."""
+    cpu_s: tuple[float, ...]
+    """CPU time of one call: of the thread at one thread, of the process above."""
+    involuntary_switches: tuple[int, ...]
+    """Involuntary context switches during the block."""
+
+
+class Measurement(Record):
+    """One implementation on one workload: raw time samples, exact peak memory, error at this very shape."""
+
+    implementation: str
+    workload: Workload
+    status: MeasurementStatus
+    reasons: tuple[str, ...] = ()
+    """Why there is no time: every reason, as text."""
+    samples: Samples | None = None
+    repeats: int | None = None
+    """Calls per timed block."""
+    first_call_s: float | None = None
+    """Wall time of the very first call, warm-up and lazy initialisation included."""
+    rounds_stopped_by: Literal["", "verdict", "max_rounds", "time_budget"] = ""
+    looks: int | None = None
+    """How many looks at the data the stopping rule may have taken."""
+    pairs: int | None = None
+    """Number of pairs compared in the cell."""
+    peak_bytes: int | None = None
+    """Peak bytes allocated during one call, above the level before it (weights and inputs not counted)."""
+    memory_source: str = ""
+    """Where ``peak_bytes`` comes from."""
+    max_error: float | None = None
+    budget_used: float | None = None
+    """Largest error/budget over output and gradients at this exact shape."""
+    error_over_baseline: float | None = None
+    flops: int | None = None
+    """Analytic floating point operations of one call, projections included, recomputation not."""
+    kernels: tuple[str, ...] = ()
+    """Attention operators that really ran, as the profiler names them."""
+
+
+class ImplementationInfo(Record):
+    """What an implementation said of itself when the run was made."""
+
+    name: str
+    summary: str
+    source: str
+    origin: str
+    """File or entry point that it was loaded from."""
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+    mask_kinds: tuple[str, ...]
+    gradients: bool
+    fully_masked_row: Literal["uniform", "zero", "nan"]
+    """What a row whose keys are all masked yields: mean of V, zero, or NaN (a hazard)."""
+    memory_growth: str
+    """Declared growth of memory with the sequence length: ``O(S)`` or ``O(S^2)``."""
+    verify_only: str = ""
+    """Why it is never timed; empty if it is."""
+    unavailable: str = ""
+    """Why it cannot run on this machine; empty if it can."""
+    declared: tuple[str, ...] = ()
+    """Declared limits and known failures, in words."""
+
+
+class Environment(Record):
+    """The machine and the software; two runs with different ``machine_id`` are never mixed."""
+
+    machine_id: str
+    """Short hash of processor, core count, operating system and torch build."""
+    processor: str
+    cores: int
+    memory_bytes: int
+    system: str
+    python: str
+    packages: dict[str, str]
+    """Versions of torch, xformers, triton, numpy, ..., empty string where missing."""
+    torch_config: dict[str, str]
+    """BLAS, OpenMP and CPU capability as torch reports them."""
+    accelerator: str = ""
+    commit: str = ""
+    """Commit of the checkout the run was made from, with ``+changes`` when it was not clean."""
+    load_average: float = 0.0
+    """System load (1 minute) when the run began: what else was running."""
+
+
+class RunInfo(Record):
+    """Contents of ``run.json``."""
+
+    format_version: int
+    run_id: str
+    created: str
+    """ISO 8601 time with zone."""
+    command: str
+    """Command line that repeats the run."""
+    preset: str
+    baseline: str
+    """Implementation that ratios are shown against."""
+    resolution: float
+    """Half-width of the band of ratios called tied, e.g. 0.02."""
+    seed: int
+    environment: Environment
+    implementations: tuple[ImplementationInfo, ...]
+    workloads: tuple[Workload, ...]
+    """Every planned workload, also those not finished."""
+    phases_s: dict[str, float] = Field(default_factory=dict)
+    """Wall seconds by phase (verification, timed, warm-up, memory, ...), once known."""
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class RunFolder:
+    """A run's files: append-only writing, and reading that names file and line of whatever does not fit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, info: RunInfo) -> None:
+        """Make the folder and write ``run.json``."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write_info(info)
+
+    def write_info(self, info: RunInfo) -> None:
+        """Write ``run.json`` whole, through a temporary file, so that a kill never leaves half of one."""
+        temporary = self.path / (RUN_FILE + ".tmp")
+        temporary.write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        temporary.replace(self.path / RUN_FILE)
+
+    def append(self, record: CheckRecord | Measurement) -> None:
+        """Append one record and flush it, so that a kill of the process loses nothing that was finished."""
+        name = CHECKS_FILE if isinstance(record, CheckRecord) else MEASUREMENTS_FILE
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(record.model_dump_json(exclude_defaults=True) + "\n")
+
+    def info(self) -> RunInfo:
+        """Read ``run.json``.
+
+        Raises:
+            UserError: no such file, not JSON, another format version, or a key that does not fit.
+        """
+        path = self.path / RUN_FILE
+        try:
+            content: Any = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(
+                f"{self.path} is not a run folder: it has no {RUN_FILE}; `mha bench` makes one under results/"
+            ) from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise UserError(f"{path}: not readable as JSON: {error}") from None
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if version != FORMAT_VERSION:
+            raise UserError(
+                f"{path}: format version {version!r}, and this mha reads {FORMAT_VERSION}; "
+                "use the mha that wrote it, or run `mha bench` again"
+            )
+        return _validated(RunInfo, content, str(path))
+
+    def checks(self) -> list[CheckRecord]:
+        """Read all check records written so far."""
+        return self._read(CHECKS_FILE, CheckRecord)
+
+    def measurements(self) -> list[Measurement]:
+        """Read all measurements written so far."""
+        return self._read(MEASUREMENTS_FILE, Measurement)
+
+    def _read(self, name: str, model: type[RecordT]) -> list[RecordT]:
+        path = self.path / name
+        if not path.exists():
+            return []
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: not readable: {error}") from None
+        # Behind the last newline there is nothing, or a record that a kill cut short and that was never finished.
+        finished = text.split("\n")[:-1]
+        return [
+            _validated(model, line, f"{path}:{number}")
+            for number, line in enumerate(finished, start=1)
+            if line.strip()
+        ]
+
+    def repair(self) -> None:
+        """Drop a last line that a kill cut short, so that appending can go on."""
+        for name in (CHECKS_FILE, MEASUREMENTS_FILE):
+            path = self.path / name
+            if path.exists():
+                content = path.read_bytes()
+                whole = content[: content.rfind(b"\n") + 1]
+                if whole != content:
+                    path.write_bytes(whole)
+
+
+def _validated(model: type[RecordT], content: object, where: str) -> RecordT:
+    try:
+        if isinstance(content, str):
+            return model.model_validate_json(content)
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{where}: {describe(error)}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """The first thing wrong, in one line: key, what came, what is allowed."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"]) or "(whole)"
+    more = error.error_count() - 1
+    came = "" if first["type"] in ("missing", "json_invalid") else f", got {str(first['input'])[:80]!r}"
+    return f"{key}: {first['msg']}{came}" + (f" (and {more} more)" if more else "")

@@ -1,0 +1,141 @@
+"""From raw samples to verdicts: paired log-ratios, order-statistics intervals, four verdicts.
+
+Samples of two implementations taken in the same round share that moment's noise, so their ratio is far
+steadier than either time. For a pair i, j the data are ``d_r = log(t_i,r / t_j,r)`` over the rounds r; the
+estimate is their median and the interval comes from order statistics (no assumption on the distribution).
+This module imports no torch: reports derive their statistics with it from the stored samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.records import Samples
+
+Verdict = Literal["faster", "slower", "tied", "unresolved"]
+
+ERROR_RATE = 0.01
+"""Chance, over a whole cell, that any interval misses its median: shared out over all looks and pairs."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One implementation held against another on one workload."""
+
+    ratio: float
+    """Median over the rounds of time(first)/time(second): below 1, the first is faster."""
+    low: float
+    """Lower end of the interval; 0 where too few rounds give no finite interval."""
+    high: float
+    """Upper end of the interval; infinite where too few rounds give no finite interval."""
+    verdict: Verdict
+    """Of the first against the second; ``unresolved`` never means "no difference"."""
+    rounds: int
+    level: float
+    """Confidence level of the interval, after correction for looks and pairs."""
+
+
+def corrected_level(looks: int, pairs: int) -> float:
+    """Level of each interval so that a whole cell errs in at most `ERROR_RATE` of all runs (Bonferroni)."""
+    return 1.0 - ERROR_RATE / max(1, looks * pairs)
+
+
+def compare(
+    first: Samples, second: Samples, *, looks: int, pairs: int, resolution: float
+) -> Comparison:
+    """Hold two implementations against each other on the rounds that they share.
+
+    Args:
+        first: samples of the implementation that the verdict is about.
+        second: samples of the one it is held against.
+        looks: how often the stopping rule may have looked at the data.
+        pairs: how many pairs the cell compares.
+        resolution: half-width of the band of ratios called tied, e.g. 0.02.
+
+    Raises:
+        ValueError: the two share no round.
+    """
+    mine = dict(zip(first.round, first.wall_s, strict=True))
+    theirs = dict(zip(second.round, second.wall_s, strict=True))
+    shared = sorted(mine.keys() & theirs.keys())
+    if not shared:
+        raise ValueError("the two sets of samples share no round: they were not measured side by side")
+    differences = [math.log(mine[r] / theirs[r]) for r in shared]
+    return compare_differences(differences, level=corrected_level(looks, pairs), resolution=resolution)
+
+
+def compare_differences(differences: Sequence[float], *, level: float, resolution: float) -> Comparison:
+    """The verdict on paired log-ratios, one for each round."""
+    from scipy.stats import quantile_test
+
+    import numpy as np
+
+    data = np.asarray(differences)
+    interval = quantile_test(data, q=0.0, p=0.5).confidence_interval(level)
+    low, high = float(interval.low), float(interval.high)
+    low = -math.inf if math.isnan(low) else low
+    high = math.inf if math.isnan(high) else high
+    return Comparison(
+        ratio=math.exp(float(np.median(data))),
+        low=math.exp(low),
+        high=math.exp(high),
+        verdict=_verdict(low, high, math.log1p(resolution)),
+        rounds=len(differences),
+        level=level,
+    )
+
+
+def _verdict(low: float, high: float, band: float) -> Verdict:
+    if high < -band:
+        return "faster"
+    if low > band:
+        return "slower"
+    if -band <= low and high <= band:
+        return "tied"
+    return "unresolved"
+
+
+def median_s(samples: Samples) -> float:
+    """Median wall time of one call in seconds."""
+    from statistics import median
+
+    return median(samples.wall_s)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One implementation's place in a workload's ranking."""
+
+    name: str
+    group: int
+    """1 is the best group. Members of a group were not shown to be slower than its first, fastest member."""
+    median_s: float
+    against_leader: Comparison
+    """Held against the first member of its own group (itself for the first: ratio 1, tied)."""
+
+
+def rank(
+    samples: Mapping[str, Samples], *, looks: int, pairs: int, resolution: float
+) -> list[Standing]:
+    """Order implementations by median time, and put together those that cannot be told apart.
+
+    A group is opened by the fastest one left and takes every next one whose verdict against that leader is not
+    ``slower``; so a group may hold both ``tied`` and ``unresolved`` members, and each says which it is.
+    """
+    ordered = sorted(samples, key=lambda name: median_s(samples[name]))
+    standings: list[Standing] = []
+    leader, group = "", 0
+    for name in ordered:
+        against = (
+            compare(samples[name], samples[leader], looks=looks, pairs=pairs, resolution=resolution)
+            if leader
+            else None
+        )
+        if against is None or against.verdict == "slower":
+            leader, group = name, group + 1
+            against = Comparison(1.0, 1.0, 1.0, "tied", len(samples[name].round), corrected_level(looks, pairs))
+        standings.append(Standing(name, group, median_s(samples[name]), against))
+    return standings

@@ -1,0 +1,1 @@
+"""Interchangeable multi-head attention implementations: one file each, registered by its own description."""
