@@ -140,10 +140,10 @@ class Implementation:
     """Whether the module takes ``is_causal=True``; without it, a causal case hands over the dense mask."""
     memory_growth: Literal["O(S)", "O(S^2)"] = "O(S^2)"
     """How peak memory grows with the sequence length; used to predict what fits."""
-    verify_only: str = ""
-    """Why it is verified but never timed; empty if it is timed."""
-    interpreted: bool = False
-    """Whether a call takes seconds, so that it is verified on a reduced, listed set of cases."""
+    verify_only: Mapping[str, str] = field(default_factory=dict)
+    """Device types where it is verified but never timed, each with the reason."""
+    slow_on: tuple[str, ...] = ()
+    """Device types where a call takes seconds, so that it is verified on a reduced, listed set of cases."""
     rounds_like: Mapping[str, str] = field(default_factory=dict)
     """Dtypes whose result is only as precise as another dtype, e.g. ``{"float64": "float32"}``."""
     limits: tuple[Limit, ...] = ()

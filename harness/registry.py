@@ -1,0 +1,149 @@
+"""Finds implementations: the modules of `implementations`, entry points, and files named on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+import implementations
+from harness.errors import UserError
+from implementations.spec import Implementation
+
+ENTRY_POINT_GROUP = "mha_harness.implementations"
+_NOT_ENTRIES = {"spec", "projections"}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """An implementation and where it was found."""
+
+    implementation: Implementation
+    origin: str
+    """File that it was loaded from."""
+    plugin: Path | None = None
+    """The file given on the command line, so that a child process can load it again."""
+
+
+Registry = Mapping[str, Registered]
+
+
+def load_registry(plugins: Sequence[Path] = ()) -> Registry:
+    """All implementations by name, in the order found.
+
+    Args:
+        plugins: files with implementations of the user's own.
+
+    Raises:
+        UserError: two have the same name, or a plugin cannot be loaded.
+    """
+    found: dict[str, Registered] = {}
+    for registered in _discover(plugins):
+        name = registered.implementation.name
+        if name in found:
+            raise UserError(
+                f"two implementations are named {name!r}: {found[name].origin} and {registered.origin}; rename one"
+            )
+        found[name] = registered
+    return MappingProxyType(found)
+
+
+def select(registry: Registry, names: Iterable[str]) -> list[Registered]:
+    """The implementations of these names, or all if none is named.
+
+    Raises:
+        UserError: a name is not registered; lists those that are.
+    """
+    chosen = list(dict.fromkeys(names)) or list(registry)
+    unknown = [name for name in chosen if name not in registry]
+    if unknown:
+        raise UserError(
+            f"no implementation named {', '.join(map(repr, unknown))}; registered: {', '.join(registry)}"
+        )
+    return [registry[name] for name in chosen]
+
+
+def _discover(plugins: Sequence[Path]) -> Iterator[Registered]:
+    for info in pkgutil.iter_modules(implementations.__path__):
+        if info.name not in _NOT_ENTRIES:
+            module = importlib.import_module(f"{implementations.__name__}.{info.name}")
+            yield from _entries(module, str(module.__file__))
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        yield from _from_entry_point(entry_point)
+    for path in plugins:
+        yield from _entries(_load_file(path), str(path), plugin=path.resolve())
+
+
+def _from_entry_point(entry_point: importlib.metadata.EntryPoint) -> Iterator[Registered]:
+    try:
+        loaded = entry_point.load()
+    except Exception as error:  # the module is foreign: anything can come out of it
+        raise UserError(
+            f"entry point {entry_point.name} = {entry_point.value} cannot be loaded: {one_line(error)}"
+        ) from error
+    origin = f"entry point {entry_point.value}"
+    if isinstance(loaded, ModuleType):
+        yield from _entries(loaded, origin)
+    else:
+        yield from _registered(loaded, origin)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"plugin {path}: no such file")
+    name = f"mha_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"plugin {path}: not a Python file (expected a name ending in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:  # the file is foreign: even SystemExit can come out of it
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise UserError(f"plugin {path} fails to import: {one_line(error)}{_line_in(path, error)}") from error
+    return module
+
+
+def _line_in(path: Path, error: BaseException) -> str:
+    """Where in the user's own file the error came up."""
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f" (line {line})" if line else ""
+
+
+def _entries(module: ModuleType, origin: str, plugin: Path | None = None) -> Iterator[Registered]:
+    declared = [getattr(module, name) for name in ("IMPLEMENTATION", "IMPLEMENTATIONS") if hasattr(module, name)]
+    if len(declared) != 1:
+        raise UserError(
+            f"{origin}: expected one module-level IMPLEMENTATION = Implementation(...) "
+            f"or IMPLEMENTATIONS = (...), found {'both' if declared else 'neither'}"
+        )
+    yield from _registered(declared[0], origin, plugin)
+
+
+def _registered(declared: object, origin: str, plugin: Path | None = None) -> Iterator[Registered]:
+    entries = declared if isinstance(declared, (tuple, list)) else (declared,)
+    for entry in entries:
+        if not isinstance(entry, Implementation):
+            raise UserError(
+                f"{origin}: expected implementations.spec.Implementation, got {type(entry).__name__}"
+            )
+        yield Registered(entry, origin, plugin)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as a single line: its type and the first line of its message."""
+    message = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {message[0]}" if message else type(error).__name__

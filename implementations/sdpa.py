@@ -1,0 +1,36 @@
+"""torch's fused attention, F.scaled_dot_product_attention, by whatever kernel its dispatcher picks.
+
+Its boolean mask has the opposite polarity of this project's: True there means "takes part". An inverted mask
+is a fault that no shape check sees, hence the one `logical_not` below is the whole adapter.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the field's own alias
+from torch import Tensor
+
+from implementations.spec import Implementation
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
+    """softmax(q k^T / sqrt(d_k)) v; the arguments are those of `implementations.spec.Attend`.
+
+    torch documents `attn_mask` together with `is_causal` as an error, so that case merges the two into one mask.
+    """
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+    keep = mask.logical_not()
+    if is_causal:
+        keep = keep & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+
+
+IMPLEMENTATION = Implementation(
+    name="sdpa",
+    summary="F.scaled_dot_product_attention: fused kernels picked by torch's dispatcher",
+    source="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
+    attend=attend,
+    fully_masked_row="zero",
+    memory_growth="O(S)",
+)
