@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.errors import UserError
 
@@ -141,14 +141,21 @@ class CheckRecord(Record):
 class Samples(Record):
     """Raw samples of one implementation in one cell, column by column; index = order within the cell."""
 
-    round: tuple[int, ...]
+    round: tuple[int, ...] = Field(min_length=1)
     """Round number: samples of different implementations with equal numbers were taken side by side."""
-    wall_s: tuple[float, ...]
+    wall_s: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
     """Wall time of one call (the block's time divided by its repeats)."""
     cpu_s: tuple[float, ...]
     """CPU time of one call: of the thread at one thread, of the process above."""
     involuntary_switches: tuple[int, ...]
     """Involuntary context switches during the block."""
+
+    @model_validator(mode="after")
+    def _columns_are_equally_long(self) -> Samples:
+        lengths = {len(self.round), len(self.wall_s), len(self.cpu_s), len(self.involuntary_switches)}
+        if len(lengths) > 1:
+            raise ValueError(f"the columns of samples must be equally long, not {sorted(lengths)}")
+        return self
 
 
 class Measurement(Record):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
 from typing import Literal
 
 from harness.records import Samples
@@ -43,9 +45,7 @@ def corrected_level(looks: int, pairs: int) -> float:
     return 1.0 - ERROR_RATE / max(1, looks * pairs)
 
 
-def compare(
-    first: Samples, second: Samples, *, looks: int, pairs: int, resolution: float
-) -> Comparison:
+def compare(first: Samples, second: Samples, *, looks: int, pairs: int, resolution: float) -> Comparison:
     """Hold two implementations against each other on the rounds that they share.
 
     Args:
@@ -69,23 +69,37 @@ def compare(
 
 def compare_differences(differences: Sequence[float], *, level: float, resolution: float) -> Comparison:
     """The verdict on paired log-ratios, one for each round."""
-    from scipy.stats import quantile_test
-
-    import numpy as np
-
-    data = np.asarray(differences)
-    interval = quantile_test(data, q=0.0, p=0.5).confidence_interval(level)
-    low, high = float(interval.low), float(interval.high)
-    low = -math.inf if math.isnan(low) else low
-    high = math.inf if math.isnan(high) else high
+    low, high = median_interval(sorted(differences), level=level)
     return Comparison(
-        ratio=math.exp(float(np.median(data))),
+        ratio=math.exp(median(differences)),
         low=math.exp(low),
         high=math.exp(high),
         verdict=_verdict(low, high, math.log1p(resolution)),
         rounds=len(differences),
         level=level,
     )
+
+
+def median_interval(ordered: Sequence[float], *, level: float) -> tuple[float, float]:
+    """Interval for a median from a sorted sample; an end that too few data leave open is infinite.
+
+    Equal to `scipy.stats.quantile_test(...).confidence_interval`; but the quantiles of the binomial
+    distribution are looked up once for each number of rounds: a report makes thousands of these intervals.
+    """
+    below, above = _order_statistics(len(ordered), level)
+    low = ordered[below] if below >= 0 else -math.inf
+    high = ordered[above] if above < len(ordered) else math.inf
+    return low, high
+
+
+@cache
+def _order_statistics(count: int, level: float) -> tuple[int, int]:
+    # The median lies below the k-th smallest of n data with the probability that a fair coin thrown n times
+    # shows fewer than k heads: the ranks are quantiles of that distribution, half of the error on each side.
+    from scipy.stats import binom
+
+    tail = (1.0 - level) / 2
+    return int(binom.ppf(tail, count, 0.5)) - 1, int(binom.isf(tail, count, 0.5))
 
 
 def _verdict(low: float, high: float, band: float) -> Verdict:
@@ -100,8 +114,6 @@ def _verdict(low: float, high: float, band: float) -> Verdict:
 
 def median_s(samples: Samples) -> float:
     """Median wall time of one call in seconds."""
-    from statistics import median
-
     return median(samples.wall_s)
 
 
@@ -117,13 +129,11 @@ class Standing:
     """Held against the first member of its own group (itself for the first: ratio 1, tied)."""
 
 
-def rank(
-    samples: Mapping[str, Samples], *, looks: int, pairs: int, resolution: float
-) -> list[Standing]:
+def rank(samples: Mapping[str, Samples], *, looks: int, pairs: int, resolution: float) -> list[Standing]:
     """Order implementations by median time, and put together those that cannot be told apart.
 
-    A group is opened by the fastest one left and takes every next one whose verdict against that leader is not
-    ``slower``; so a group may hold both ``tied`` and ``unresolved`` members, and each says which it is.
+    A group is opened by the fastest one left and takes every next one whose verdict against that leader is
+    not ``slower``; so a group may hold both ``tied`` and ``unresolved`` members, and each says which it is.
     """
     ordered = sorted(samples, key=lambda name: median_s(samples[name]))
     standings: list[Standing] = []
@@ -136,6 +146,7 @@ def rank(
         )
         if against is None or against.verdict == "slower":
             leader, group = name, group + 1
-            against = Comparison(1.0, 1.0, 1.0, "tied", len(samples[name].round), corrected_level(looks, pairs))
+            level = corrected_level(looks, pairs)
+            against = Comparison(1.0, 1.0, 1.0, "tied", len(samples[name].round), level)
         standings.append(Standing(name, group, median_s(samples[name]), against))
     return standings
