@@ -62,7 +62,7 @@ class MultiHeadAttention(nn.Module):
         K = self.W_k(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, S, d_k)
         V = self.W_v(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)  # (B, H, S, d_k)
 
-        # Step 2: scaled dot products. The scale has no dimensions, so it leaves the dtype of the scores alone.
+        # Step 2: scaled dot products. The scale has no dimensions, so it promotes no dtype.
         attn_score = Q @ K.transpose(-2, -1)  # (B, H, S, S)
         attn_score = attn_score / torch.sqrt(torch.tensor(self.d_k, dtype=torch.float32))  # (B, H, S, S)
 
@@ -102,11 +102,11 @@ IMPLEMENTATION = Implementation(
     rounds_like={"float64": "float32"},
     limits=(
         Limit(
-            reason="float16 cannot hold the fill -1e9: masked_fill raises for any mask, also for one all False",
+            reason="float16 cannot hold the fill -1e9: masked_fill raises, also if all is False",
             applies=_fill_overflows,
         ),
         Limit(
-            reason="an empty batch or sequence: view(batch_size, seq_len, -1) cannot infer -1 from no elements",
+            reason="an empty batch or sequence: view(batch_size, seq_len, -1) cannot infer -1",
             applies=_is_empty,
         ),
     ),
@@ -118,8 +118,8 @@ IMPLEMENTATION = Implementation(
         ),
         KnownFailure(
             check="wrong_mask_shape_is_a_value_error",
-            reason="torch raises RuntimeError about sizes that do not match: where the mask meets the scores, or at "
-            "W_o if it enlarged them; a mask of 0 or 1 dimensions, or of 5 with a leading 1, is accepted",
+            reason="torch raises RuntimeError about the sizes: where the mask meets the scores, or at W_o if "
+            "it enlarged them; a mask of 0 or 1 dimensions, or of 5 with a leading 1, is accepted",
             source="seen on torch 2.13",
         ),
     ),
