@@ -75,9 +75,8 @@ class MultiHeadAttention(nn.Module):
         attn_output = attn_weights @ V  # (B, H, S, d_k)
 
         # Step 5: put the heads side by side again, and project.
-        attn_output = (
-            attn_output.transpose(1, 2).contiguous().view(batch_size, seq_len, -1)
-        )  # (B, S, d_model)
+        attn_output = attn_output.transpose(1, 2).contiguous()  # (B, S, H, d_k)
+        attn_output = attn_output.view(batch_size, seq_len, -1)  # (B, S, d_model)
         output: Tensor = self.W_o(attn_output)  # (B, S, d_model)
         return output
 
