@@ -121,6 +121,12 @@ def test_a_wrong_shape_is_caught_at_its_step():
         run(SplitsTheWrongWay(8, 2))
 
 
+def test_explain_itself_refuses_a_module_whose_shapes_are_not_the_documents(monkeypatch):
+    monkeypatch.setattr(explain_module, "MultiHeadAttention", SplitsTheWrongWay)
+    with pytest.raises(NotTheDocumentError, match="'Split heads'"):
+        explain(2, 5, 8, 2)
+
+
 def test_another_order_of_operations_is_caught_though_every_shape_is_right():
     with pytest.raises(NotTheDocumentError, match=r"calls .*matmul, masked_fill, softmax, tensor, sqrt, div"):
         run(ScalesAfterTheSoftmax(8, 2))
