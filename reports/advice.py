@@ -1,0 +1,194 @@
+"""All verdicts summed up for a reader in a hurry: what to use for what, and why not the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from harness.records import BAD_CHECK_STATUSES
+from reports import text
+from reports.frames import Run
+from reports.judgement import Judgement, Verdict
+from reports.tables import HAZARD_MEANING, Names
+from reports.titles import Titles
+from reports.verification_tables import summary_lines
+
+BUSY = 0.5
+"""Load per core at the beginning of a run above which its times deserve a warning."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The top of a report."""
+
+    headlines: tuple[str, ...]
+    """What to use for what."""
+    losers: tuple[str, ...]
+    """Why each of the others lost, a line each."""
+    warnings: tuple[str, ...]
+    """What a reader must know before following the headlines."""
+
+
+def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
+    """Sum a run up."""
+    judged = [verdict for verdict in judgement.verdicts if verdict.standings]
+    champions = _champions(judged)
+    headlines = _headlines(judged, champions, judgement.titles, names)
+    return Advice(
+        headlines=tuple(headlines) or _untimed(run),
+        losers=tuple(_losers(run, judgement, judged, set(champions.values()), names)),
+        warnings=tuple(_warnings(run, judgement, set(champions.values()))),
+    )
+
+
+def _champions(judged: Sequence[Verdict]) -> dict[str, str]:
+    """For each pass, who is most often in the first group; among equals, who is most often at its head."""
+    champions: dict[str, str] = {}
+    for mode in dict.fromkeys(verdict.workload.mode for verdict in judged):
+        verdicts = [verdict for verdict in judged if verdict.workload.mode == mode]
+        level = Counter(name for verdict in verdicts for name in verdict.best)
+        ahead = Counter(verdict.best[0] for verdict in verdicts)
+        champions[mode] = str(max(level, key=lambda name: (level[name], ahead[name])))
+    return champions
+
+
+def _headlines(
+    judged: Sequence[Verdict], champions: dict[str, str], titles: Titles, names: Names
+) -> Iterable[str]:
+    for champion in dict.fromkeys(champions.values()):
+        modes = [mode for mode, name in champions.items() if name == champion]
+        verdicts = [verdict for verdict in judged if verdict.workload.mode in modes]
+        yield f"Use {names.text(champion)} for {text.listed(modes)}: {_record(champion, verdicts)}."
+        yield from _exceptions(champion, verdicts, titles, names)
+
+
+def _record(champion: str, verdicts: Sequence[Verdict]) -> str:
+    alone = sum(verdict.best == (champion,) for verdict in verdicts)
+    tied = sum(champion in verdict.tied and len(verdict.tied) > 1 for verdict in verdicts)
+    level = sum(champion in verdict.best for verdict in verdicts)
+    parts = [
+        f"fastest in {alone}" if alone else "",
+        f"tied for fastest in {tied}" if tied else "",
+        f"not told apart from the fastest in {level - alone - tied}" if level - alone - tied else "",
+    ]
+    return f"{text.listed(part for part in parts if part)} of {text.plural(len(verdicts), 'workload')}"
+
+
+def _exceptions(champion: str, verdicts: Sequence[Verdict], titles: Titles, names: Names) -> Iterable[str]:
+    elsewhere = [verdict for verdict in verdicts if champion not in verdict.best]
+    for winner in dict.fromkeys(verdict.best[0] for verdict in elsewhere):
+        won = [verdict for verdict in elsewhere if verdict.best[0] == winner]
+        where = titles.describe(verdict.workload for verdict in won)
+        gains = [_times(verdict)[champion] for verdict in won if champion in _times(verdict)]
+        gain = f": {text.span(gains)} faster than {names.text(champion)}" if gains else ""
+        among = f" (among {where})" if where else ""
+        yield f"{names.text(winner)} wins {text.plural(len(won), 'workload')}{among}{gain}."
+
+
+def _times(verdict: Verdict) -> dict[str, float]:
+    """Median time of each implementation as a multiple of the fastest's."""
+    best = verdict.standings[0].median_s
+    return {standing.name: standing.median_s / best for standing in verdict.standings}
+
+
+def _untimed(run: Run) -> tuple[str, ...]:
+    planned = len(run.info.workloads)
+    if planned and run.measurements.empty:
+        timed = f"Nothing was timed: none of {text.plural(planned, 'planned workload')} has a measurement."
+    elif planned:
+        timed = "No implementation has a time on any workload."
+    else:
+        timed = "Nothing was timed: this run only verified."
+    return timed, _correctness(run)
+
+
+def _correctness(run: Run) -> str:
+    if run.checks.empty:
+        return "Nothing was checked either."
+    bad = run.checks[run.checks["status"].isin(BAD_CHECK_STATUSES)]
+    if bad.empty:
+        return f"No check failed of {len(run.checks):,}, known failures aside."
+    counts = bad["implementation"].value_counts(sort=False)
+    failing = text.listed(f"{name} ({count})" for name, count in counts.items())
+    return f"{text.plural(len(bad), 'check')} of {len(run.checks):,} failed: {failing}."
+
+
+def _losers(
+    run: Run, judgement: Judgement, judged: Sequence[Verdict], champions: set[str], names: Names
+) -> Iterable[str]:
+    described = [implementation.name for implementation in run.info.implementations]
+    for name in dict.fromkeys([*described, *judgement.measurements["implementation"]]):
+        if name not in champions and not run.measurements.empty:
+            reasons = [*_slower(name, judged), *_larger(name, judgement, champions), *_not_timed(name, run)]
+            yield f"{names.text(name)}: {'; '.join(reasons) or 'no measurement'}."
+
+
+def _slower(name: str, judged: Sequence[Verdict]) -> Iterable[str]:
+    timed = [verdict for verdict in judged if any(s.name == name for s in verdict.standings)]
+    behind = [_times(verdict)[name] for verdict in timed if name not in verdict.best]
+    if behind:
+        yield (
+            f"behind the fastest in {len(behind)} of {text.plural(len(timed), 'workload')}, "
+            f"typically at {text.multiple(median(behind))} its time (up to {text.multiple(max(behind))})"
+        )
+    elif timed:
+        yield f"never shown to be slower than the fastest, in {text.plural(len(timed), 'workload')}"
+
+
+def _larger(name: str, judgement: Judgement, champions: set[str]) -> Iterable[str]:
+    """Peak memory against the least hungry champion on the same workloads."""
+    frame = judgement.measurements
+    peaks = frame[frame["peak_bytes"].gt(0)]
+    mine = peaks[peaks["implementation"] == name].set_index("key")["peak_bytes"]
+    theirs = peaks[peaks["implementation"].isin(champions)].groupby("key")["peak_bytes"].min()
+    factors = (mine / theirs).dropna()
+    if len(factors):
+        yield (
+            f"typically {text.multiple(factors.median())} the peak memory of "
+            f"{text.listed(sorted(champions))} (up to {text.multiple(factors.max())})"
+        )
+
+
+def _not_timed(name: str, run: Run) -> Iterable[str]:
+    frame = run.measurements
+    rows = frame[(frame["implementation"] == name) & (frame["status"] != "measured")]
+    for status, group in rows.groupby("status", sort=False):
+        reason = next((reasons[0] for reasons in group["reasons"] if reasons), "")
+        why = f" ({text.clip(reason, 120)})" if reason else ""
+        yield f"{status} in {text.plural(len(group), 'workload')}{why}"
+
+
+def _warnings(run: Run, judgement: Judgement, champions: set[str]) -> Iterable[str]:
+    yield from _correctness_warnings(run, champions)
+    interrupted = sum(verdict.outcome == "interrupted" for verdict in judgement.verdicts)
+    if interrupted and not run.measurements.empty:
+        yield f"The run was interrupted: {text.plural(interrupted, 'planned workload')} not measured."
+    missing = sum(verdict.baseline_missing and len(verdict.standings) > 1 for verdict in judgement.verdicts)
+    if missing:
+        yield (
+            f"The baseline {run.info.baseline} has no time in {text.plural(missing, 'workload')}: "
+            "ratios there are against the fastest."
+        )
+    machine = run.info.environment
+    if machine.load_average > BUSY * machine.cores:
+        yield (
+            f"The machine was busy when the run began (load {machine.load_average:.1f} on "
+            f"{text.plural(machine.cores, 'core')}): expect wider intervals."
+        )
+
+
+def _correctness_warnings(run: Run, champions: set[str]) -> Iterable[str]:
+    if not run.measurements.empty and run.checks["status"].isin(BAD_CHECK_STATUSES).any():
+        yield _correctness(run)
+    if not run.measurements.empty and run.checks.empty:
+        yield "Nothing was checked in this run beyond the outputs of the timed shapes."
+    for implementation in run.info.implementations:
+        if implementation.fully_masked_row == "nan" and implementation.name in champions:
+            yield f"{implementation.name} {HAZARD_MEANING}."
+
+
+def verdict_lines(run: Run, judgement: Judgement) -> tuple[str, ...]:
+    """The run for a terminal: a line for each workload, or for each implementation's checks."""
+    return tuple(verdict.line() for verdict in judgement.verdicts) or tuple(summary_lines(run.checks))

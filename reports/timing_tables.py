@@ -1,0 +1,220 @@
+"""Tables about time and memory: the verdicts, and every measurement behind them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from harness.statistics import Comparison
+from reports import text
+from reports.frames import groups
+from reports.judgement import Judgement, Verdict
+from reports.tables import (
+    EMPTY,
+    Cell,
+    Column,
+    Names,
+    Table,
+    Tone,
+    reasons_cell,
+    workload_cells,
+    workload_columns,
+)
+
+_VERDICT_TONES: dict[str, Tone] = {"faster": "good", "slower": "", "tied": "", "unresolved": "warn"}
+_OUTCOME_TONES: dict[str, Tone] = {
+    "fastest": "good",
+    "tied": "good",
+    "unresolved": "warn",
+    "only one": "quiet",
+    "no time": "bad",
+    "interrupted": "bad",
+}
+_STATUS_TONES: dict[str, Tone] = {"measured": "", "wrong": "bad", "crashed": "bad", "timeout": "bad"}
+
+
+def verdicts(judgement: Judgement, names: Names, baseline: str) -> Table:
+    """One row for each workload: who is best, how far ahead, at what latency and memory."""
+    peaks = _peaks(judgement.measurements)
+    return Table(
+        slug="verdicts",
+        title="Verdict for each workload",
+        columns=(
+            *workload_columns(judgement.titles),
+            Column("use"),
+            Column("verdict"),
+            Column(f"against {baseline}"),
+            Column("ahead of the next"),
+            Column("latency", number=True),
+            Column("peak memory", number=True),
+            Column("rounds", number=True),
+        ),
+        rows=[_verdict_row(verdict, judgement, names, peaks) for verdict in judgement.verdicts],
+        note=_verdict_note(judgement, baseline),
+        full="results.csv",
+    )
+
+
+def _verdict_note(judgement: Judgement, baseline: str) -> str:
+    common = judgement.titles.common()
+    note = f"All workloads: {common}. " if common else ""
+    return note + (
+        "Latency and peak memory are those of the fastest, medians over its rounds. Brackets hold the "
+        "interval of the ratio of times, from rounds in which both ran side by side; the baseline is "
+        f"{baseline}. Unresolved means that the samples cannot tell, not that there is no difference."
+    )
+
+
+def _verdict_row(
+    verdict: Verdict, judgement: Judgement, names: Names, peaks: dict[tuple[str, str], float]
+) -> tuple[Cell, ...]:
+    axes = workload_cells(judgement.titles, verdict.workload)
+    tone = _OUTCOME_TONES[verdict.outcome]
+    if not verdict.standings:
+        words = "not measured (interrupted)" if verdict.outcome == "interrupted" else verdict.outcome
+        return (*axes, EMPTY, Cell(words, tone=tone), EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
+    leader = verdict.standings[0]
+    return (
+        *axes,
+        Cell(text.listed(names.text(name) for name in verdict.best)),
+        Cell(verdict.outcome, tone=tone, detail=_outcome_detail(verdict)),
+        _against_baseline(verdict),
+        _ahead_of_next(verdict, names),
+        Cell(text.latency(leader.median_s), sort=leader.median_s),
+        _peak_cell(peaks.get((verdict.workload.key, leader.name), math.nan)),
+        Cell(str(verdict.rounds), sort=verdict.rounds),
+    )
+
+
+def _outcome_detail(verdict: Verdict) -> str:
+    details = []
+    if verdict.outcome == "unresolved":
+        details.append(f"against {text.listed(verdict.unresolved)}")
+    if verdict.not_measured:
+        details.append(f"not measured (interrupted): {text.listed(verdict.not_measured)}")
+    return "; ".join(details)
+
+
+def _against_baseline(verdict: Verdict) -> Cell:
+    leader = verdict.standings[0].name
+    if verdict.baseline_missing:
+        return Cell("baseline has no time", sort=math.inf, tone="quiet")
+    held = verdict.against_reference[leader]
+    return Cell("is the baseline" if leader == verdict.reference else text.relation(held), sort=held.ratio)
+
+
+def _ahead_of_next(verdict: Verdict, names: Names) -> Cell:
+    behind = next((standing for standing in verdict.standings if standing.group > 1), None)
+    if behind is None:
+        return Cell("none behind", sort=math.inf, tone="quiet")
+    factor = behind.median_s / verdict.standings[0].median_s
+    return Cell(f"{text.significant(factor)}x the time: {names.text(behind.name)}", sort=-factor)
+
+
+def measurements(judgement: Judgement, names: Names) -> Table:
+    """Every measurement, also those without a time."""
+    return Table(
+        slug="measurements",
+        title="All measurements",
+        columns=(
+            *workload_columns(judgement.titles),
+            Column("implementation"),
+            Column("status"),
+            Column("median", number=True),
+            Column("quartiles", number=True),
+            Column("against the reference"),
+            Column("rounds", number=True),
+            Column("peak memory", number=True),
+            Column("GFLOP/s", number=True),
+            Column("error / budget", number=True),
+            Column("error / baseline's", number=True),
+            Column("kernels that ran", wide=True),
+        ),
+        rows=[
+            _measurement_row(row, judgement, names) for row in judgement.measurements.itertuples(index=False)
+        ],
+        note="The reference is the baseline, or the fastest where the baseline has no time. GFLOP/s are "
+        "analytic operations, projections included, over the median. Error over budget is the largest over "
+        "output and gradients at this very shape, against float64: above 1 is wrong. Error over the "
+        "baseline's compares it with a careful implementation that rounds once at the end.",
+        full="results.csv",
+    )
+
+
+def _measurement_row(row: Any, judgement: Judgement, names: Names) -> tuple[Cell, ...]:  # noqa: ANN401 - a pandas row
+    return (
+        *workload_cells(judgement.titles, row.workload),
+        names.cell(row.implementation),
+        Cell(row.status, tone=_STATUS_TONES.get(row.status, "quiet"), detail="; ".join(row.reasons)),
+        *_time_cells(row, judgement.held.get((row.key, row.implementation))),
+        _peak_cell(row.peak_bytes),
+        _number(row.flops_per_s / 1e9, text.significant),
+        error_cell(row.budget_used),
+        _number(row.error_over_baseline, text.multiple),
+        Cell(", ".join(row.kernels), code=bool(row.kernels)),
+    )
+
+
+def _time_cells(row: Any, comparison: Comparison | None) -> tuple[Cell, ...]:  # noqa: ANN401 - a pandas row
+    if comparison is None:
+        return (EMPTY,) * 4
+    quartiles = f"{text.latency(row.q1_s)} to {text.latency(row.q3_s)}"
+    return (
+        Cell(text.latency(row.median_s), sort=row.median_s),
+        Cell(quartiles, sort=row.q3_s - row.q1_s),
+        _ratio_cell(row.implementation, row.reference, comparison),
+        Cell(str(int(row.rounds)), sort=row.rounds),
+    )
+
+
+def _ratio_cell(name: str, reference: str, held: Comparison) -> Cell:
+    if name == reference:
+        return Cell("the reference", sort=1.0, tone="quiet")
+    return Cell(text.relation(held), sort=held.ratio, tone=_VERDICT_TONES[held.verdict])
+
+
+def without_a_time(judgement: Judgement, names: Names) -> Table:
+    """Who was not timed on what, and why: equal reasons in one row."""
+    frame = judgement.measurements
+    untimed = frame[frame["status"] != "measured"]
+    rows = []
+    for (name, status, reasons), group in groups(untimed, ["implementation", "status", "reasons"]):
+        where = judgement.titles.describe(group["workload"]) or "everywhere"
+        tone = _STATUS_TONES.get(status, "quiet")
+        count = Cell(str(len(group)), sort=len(group))
+        rows.append((names.cell(name), Cell(status, tone=tone), count, Cell(where), reasons_cell(reasons)))
+    return Table(
+        slug="untimed",
+        title="Measurements without a time",
+        columns=(
+            Column("implementation"),
+            Column("status"),
+            Column("workloads", number=True),
+            Column("among"),
+            Column("reasons", wide=True),
+        ),
+        rows=rows,
+        full="results.csv",
+    )
+
+
+def error_cell(budget_used: float) -> Cell:
+    """Error as a multiple of its budget; above 1 is a failure."""
+    if math.isnan(budget_used):
+        return EMPTY
+    return Cell(text.multiple(budget_used), sort=budget_used, tone="" if budget_used <= 1 else "bad")
+
+
+def _number(value: float, words: Any) -> Cell:  # noqa: ANN401 - a function of `text`
+    return EMPTY if math.isnan(value) else Cell(words(value), sort=value)
+
+
+def _peak_cell(peak_bytes: float) -> Cell:
+    return _number(peak_bytes, text.mebibytes)
+
+
+def _peaks(frame: pd.DataFrame) -> dict[tuple[str, str], float]:
+    keys = zip(frame["key"], frame["implementation"], strict=True)
+    return dict(zip(keys, frame["peak_bytes"], strict=True))
