@@ -55,7 +55,7 @@ class ProjectedAttention(nn.Module):
         return y
 
     def _split(self, projected: Tensor) -> Tensor:
-        return projected.unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2)  # (B, H, S, d_k)
+        return projected.reshape(*projected.shape[:2], self.num_heads, self.d_k).transpose(1, 2)  # (B, H, S, d_k)
 
 
 def check_mask(mask: Tensor, scores_shape: tuple[int, int, int, int]) -> None:

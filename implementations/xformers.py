@@ -103,7 +103,8 @@ def _ops() -> Any:  # noqa: ANN401 - xformers ships no types
         import xformers.ops as ops
     else:
         # Both are read while the kernels are being defined; the first again at a call, which imports more of Triton.
-        with _environment(TRITON_INTERPRET="1", XFORMERS_ENABLE_TRITON="1"):
+        with _environment(TRITON_INTERPRET="1", XFORMERS_ENABLE_TRITON="1"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=DeprecationWarning)  # of its own calls into Triton
             import xformers.ops as ops
             import xformers.ops.fmha.triton_splitk
     return ops

@@ -1,0 +1,93 @@
+"""An implementation made ready to be called: built, loaded with given weights, in a dtype and on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from harness.verification.inputs import DTYPES, Inputs, causal_mask
+from implementations.projections import ProjectedAttention
+from implementations.spec import Case, Implementation, Mode
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call gave: the output and, in training, the gradients of x and the eight parameters."""
+
+    output: Tensor
+    gradients: Mapping[str, Tensor]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By ``output`` and gradient name."""
+        return {"output": self.output, **self.gradients}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A module under test and how to call it."""
+
+    implementation: Implementation
+    module: nn.Module
+
+    def call(self, x: Tensor, mask: Tensor | None = None, *, is_causal: bool = False) -> Tensor:
+        """One forward pass; a module without the causal flag gets the dense mask that its user would build."""
+        if not is_causal:
+            output: Tensor = self.module(x, mask)
+        elif self.implementation.has_causal_flag:
+            output = self.module(x, mask, is_causal=True)
+        else:
+            future = causal_mask(x.shape[1], x.device)
+            output = self.module(x, future if mask is None else mask | future)
+        return output
+
+    def infer(self, inputs: Inputs) -> Tensor:
+        """Forward in eval mode without gradients."""
+        self.module.eval()
+        with torch.no_grad():
+            return self.call(inputs.x, inputs.mask, is_causal=inputs.is_causal)
+
+    def train(self, inputs: Inputs) -> Answer:
+        """Forward and backward in train mode."""
+        self.module.train()
+        self.module.zero_grad(set_to_none=True)
+        x = inputs.x.detach().clone().requires_grad_()
+        output = self.call(x, inputs.mask, is_causal=inputs.is_causal)
+        output.backward(inputs.cotangent)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return Answer(output.detach(), self.gradients(x))
+
+    def gradients(self, x: Tensor) -> dict[str, Tensor]:
+        """Gradients left by a backward pass, of x and of the eight parameters by their common names."""
+        missing = [name for name, parameter in self.module.named_parameters() if parameter.grad is None]
+        if missing or x.grad is None:
+            raise RuntimeError(f"no gradient reached {', '.join(missing) or 'x'}")
+        own = {name: parameter.grad for name, parameter in self.module.named_parameters()}
+        return {"x": x.grad, **self.implementation.unpack({k: g for k, g in own.items() if g is not None})}
+
+    def answer(self, inputs: Inputs, mode: Mode) -> Answer:
+        """Output, and in training the gradients."""
+        return self.train(inputs) if mode == "training" else Answer(self.infer(inputs), {})
+
+
+def build_module(implementation: Implementation, d_model: int, num_heads: int) -> nn.Module:
+    """A module of the implementation, with whatever weights it starts from."""
+    if implementation.build is not None:
+        return implementation.build(d_model, num_heads)
+    assert implementation.attend is not None  # the description's own check
+    return ProjectedAttention(d_model, num_heads, implementation.attend)
+
+
+def prepare(implementation: Implementation, case: Case, weights: Mapping[str, Tensor]) -> Subject:
+    """Build the module for a case and load the eight parameters into it."""
+    with _rng_restored():  # building draws initial weights, which nobody keeps
+        module = build_module(implementation, case.d_model, case.num_heads)
+    module.load_state_dict(implementation.pack(weights))
+    return Subject(implementation, module.to(device=case.device, dtype=DTYPES[case.dtype]))
+
+
+def _rng_restored() -> AbstractContextManager[None]:
+    return torch.random.fork_rng(devices=range(torch.cuda.device_count()))

@@ -1,0 +1,195 @@
+"""How much error a right implementation may have in a dtype: rounding analysis by simulated rounding.
+
+The budget is not a tolerance somebody picked. The oracle is solved again with every stored intermediate
+(Q, K, V, logits, weights, heads, output, and the same in the backward pass) perturbed as a computation in that
+dtype would round it, and the spread of the results is what rounding does to *this* problem, at each element.
+This is Monte Carlo arithmetic (D. S. Parker, UCLA CSD-970002, 1997) with the analysis of where attention rounds:
+
+* a stored value moves by up to 2 u of itself (u the dtype's unit roundoff) plus the smallest subnormal t;
+* a sum of n terms moves by up to u sqrt(n) times the root of the sum of their squares (random-walk growth, as in
+  probabilistic rounding analysis, Higham and Mary, SIAM J. Sci. Comput. 41, 2019); 16-bit products are summed in
+  float32;
+* a logit moves by up to 4 u times ``sum |q||k| / sqrt(d_k)``, not times itself: its terms cancel, and the
+  error of the products, of the scaling, of subtracting the row's maximum and of the exponent's argument does not;
+* a row of weights moves as a whole by 4 u times its largest logit: its normaliser is rounded once;
+* a gradient of a logit moves by up to 4 u times ``P (|dP| + sum P |dP|)``, for the same reason.
+
+Errors propagate through softmax, merge and projections by the computation itself, correlations included, so
+nothing is assumed of the weights, the mask or the shape. The spread of two such runs, pooled over the last
+dimension (rounding treats the channels of a row alike), times `SAFETY` is the budget. One constant for every
+dtype, shape, mask and tensor; `mha selftest`-style margins are held in the tests: right implementations stay
+below half of it.
+
+Where the budget exceeds the answer itself, zeros would pass: such a comparison is no evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.verification.oracle import Problem, Solution, solve
+
+SAFETY = 10.0
+"""Budget over the pooled spread: about the largest of a million normal deviates (4.9), and room for a spread
+that is itself estimated."""
+SAMPLES = 2
+STORED_ULPS = 2.0
+CANCELLED_ULPS = 4.0
+
+
+class SimulatedRounding:
+    """Perturb by uniformly distributed errors of the size that rounding in a dtype makes."""
+
+    def __init__(self, dtype: torch.dtype, generator: torch.Generator) -> None:
+        self.unit = unit_roundoff(dtype)
+        self.sum_unit = min(self.unit, unit_roundoff(torch.float32))  # 16-bit products are summed in float32
+        self.tiny = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # the smallest subnormal
+        self.generator = generator
+
+    def store(self, value: Tensor) -> Tensor:
+        """value + (2 u |value| + t) xi, with xi uniform in [-1, 1]."""
+        return value + self._noise(value) * (value.abs() * (STORED_ULPS * self.unit) + self.tiny)
+
+    def product(self, left: Tensor, right: Tensor) -> Tensor:
+        """The sum of n terms, off by u sqrt(n) times the root of their squares' sum, and then stored."""
+        value = left @ right
+        if value.numel() == 0:
+            return value
+        length = left.shape[-1]
+        summing = (left.square() @ right.square()).sqrt() * (self.sum_unit * math.sqrt(length))
+        return self.store(value + self._noise(value) * summing)
+
+    def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
+        """value + (4 u magnitude + t) xi."""
+        return value + self._noise(value) * (magnitude() * (CANCELLED_ULPS * self.unit) + self.tiny)
+
+    def _noise(self, like: Tensor) -> Tensor:
+        noise = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        return noise.uniform_(-1.0, 1.0, generator=self.generator)
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Largest relative error of rounding to nearest: 2^-53, 2^-24, 2^-11 (float16), 2^-8 (bfloat16)."""
+    return torch.finfo(dtype).eps / 2
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The right answer to a problem, and how far from it a right implementation may be."""
+
+    solution: Solution
+    budgets: dict[str, Tensor]
+    """Allowed absolute error by ``output`` and gradient name, same shape as the tensor."""
+    set_by: str
+    """What sets the budget, in words."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Expected tensors by ``output`` and gradient name."""
+        return _tensors(self.solution)
+
+
+def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int = SAMPLES) -> Expectation:
+    """Solve a problem and derive the error budget of a computation in `dtype`.
+
+    Args:
+        problem: with tensors of the dtype under test.
+        dtype: whose rounding is allowed; float64 allows twice its own, for the oracle's error.
+        seed: of the simulated rounding.
+        samples: how many rounded runs the spread is taken from.
+    """
+    exact = solve(problem)
+    generator = torch.Generator(device=problem.x.device).manual_seed(seed)
+    rounding = SimulatedRounding(dtype, generator)
+    spread = {name: torch.zeros_like(tensor) for name, tensor in _tensors(exact).items()}
+    for _ in range(samples):
+        for name, rounded in _tensors(solve(problem, rounding)).items():
+            spread[name] += (rounded - _tensors(exact)[name]).square() / samples
+    oracle_error = 2.0 if dtype == torch.float64 else 1.0
+    budgets = {
+        name: SAFETY * oracle_error * (pooled(spread[name]) + rounding.unit * tensor.abs() + rounding.tiny)
+        for name, tensor in _tensors(exact).items()
+    }
+    words = f"{str(dtype).removeprefix('torch.')} rounding (u = {rounding.unit:.1e})"
+    return Expectation(exact, budgets, f"{words} with logits of up to {exact.largest_logit:.3g} in magnitude")
+
+
+def pooled(squares: Tensor) -> Tensor:
+    """Root of the mean square over the last dimension, NaN (of rows expected to be NaN) left out."""
+    if squares.numel() == 0:
+        return squares
+    return squares.nanmean(dim=-1, keepdim=True).nan_to_num(0.0).sqrt().expand_as(squares)
+
+
+def _tensors(solution: Solution) -> dict[str, Tensor]:
+    return {"output": solution.output, **solution.gradients}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tensor held against the oracle."""
+
+    tensor: str
+    """output, or the parameter whose gradient it is."""
+    max_error: float
+    """Largest absolute error; NaN if an unexpected NaN came."""
+    budget_used: float
+    """Largest error over budget; above 1 is a failure, infinite for an unexpected NaN or infinity."""
+    at: tuple[int, ...]
+    """Index of the element that uses most of its budget."""
+    got: float
+    expected: float
+    budget: float
+    is_evidence: bool
+    """Whether an output of zeros would have failed."""
+
+    @property
+    def passed(self) -> bool:
+        """Within budget everywhere."""
+        return self.budget_used <= 1.0
+
+
+def hold_against(name: str, got: Tensor, expected: Tensor, budget: Tensor) -> Comparison:
+    """Compare one tensor element by element.
+
+    Expected NaN (a declared hazard) must be NaN, everything else must be finite and within budget.
+    """
+    if got.shape != expected.shape:
+        raise ValueError(f"{name}: shape {tuple(got.shape)}, expected {tuple(expected.shape)}")
+    if got.numel() == 0:
+        return Comparison(name, 0.0, 0.0, (), 0.0, 0.0, 0.0, is_evidence=True)
+    wide = got.detach().to(expected.dtype)
+    error = (wide - expected).abs()
+    used = error / budget
+    nan_expected = expected.isnan()
+    used = torch.where(nan_expected, torch.where(wide.isnan(), 0.0, math.inf), used)
+    used = torch.where(~nan_expected & ~wide.isfinite(), math.inf, used)
+    flat = int(used.argmax())
+    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), used.shape))
+    zeros_pass = bool((expected.abs() <= budget).logical_or(nan_expected).all())
+    errors = error[~nan_expected]
+    return Comparison(
+        tensor=name,
+        max_error=float(errors.max()) if errors.numel() else 0.0,
+        budget_used=float(used.flatten()[flat]),
+        at=at,
+        got=float(wide.flatten()[flat]),
+        expected=float(expected.flatten()[flat]),
+        budget=float(budget.flatten()[flat]),
+        is_evidence=not zeros_pass or not bool(expected.any()),
+    )
+
+
+def baseline_error(problem: Problem, solution: Solution) -> float:
+    """Largest output error of a careful computation: float32 inside (float64 for float64), rounded once at the end."""
+    dtype = problem.x.dtype
+    inner = torch.float64 if dtype == torch.float64 else torch.float32
+    careful = solve(problem, dtype=inner).output.to(dtype).to(solution.output.dtype)
+    difference = (careful - solution.output).abs()
+    finite = difference[difference.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
