@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -20,10 +19,18 @@ BUSY = 0.5
 
 
 @dataclass(frozen=True)
+class Headline:
+    """A claim in a sentence, and the sentences that carry it."""
+
+    claim: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Advice:
     """The top of a report."""
 
-    headlines: tuple[str, ...]
+    headlines: tuple[Headline, ...]
     """What to use for what."""
     losers: tuple[str, ...]
     """Why each of the others lost, a line each."""
@@ -34,46 +41,64 @@ class Advice:
 def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
     """Sum a run up."""
     judged = [verdict for verdict in judgement.verdicts if verdict.standings]
-    champions = _champions(judged)
+    champions = _champions(judged, run.info.baseline)
+    winners = {name for equals in champions.values() for name in equals}
     headlines = _headlines(judged, champions, judgement.titles, names)
     return Advice(
         headlines=tuple(headlines) or _untimed(run),
-        losers=tuple(_losers(run, judgement, judged, set(champions.values()), names)),
-        warnings=tuple(_warnings(run, judgement, set(champions.values()))),
+        losers=tuple(_losers(run, judgement, judged, winners, names)),
+        warnings=tuple(_warnings(run, judgement, winners)),
     )
 
 
-def _champions(judged: Sequence[Verdict]) -> dict[str, str]:
-    """For each pass, who is most often in the first group; among equals, who is most often at its head."""
-    champions: dict[str, str] = {}
+def _champions(judged: Sequence[Verdict], baseline: str) -> dict[str, tuple[str, ...]]:
+    """For each pass, who is most often in the first group, and who shares it on the very same workloads."""
+    champions: dict[str, tuple[str, ...]] = {}
     for mode in dict.fromkeys(verdict.workload.mode for verdict in judged):
-        verdicts = [verdict for verdict in judged if verdict.workload.mode == mode]
-        level = Counter(name for verdict in verdicts for name in verdict.best)
-        ahead = Counter(verdict.best[0] for verdict in verdicts)
-        champions[mode] = str(max(level, key=lambda name: (level[name], ahead[name])))
+        places: dict[str, set[str]] = {}
+        for verdict in judged:
+            for name in verdict.best if verdict.workload.mode == mode else ():
+                places.setdefault(name, set()).add(verdict.workload.key)
+        first = max(places, key=lambda name: (len(places[name]), name == baseline))
+        equals = [name for name in places if name != first and places[name] == places[first]]
+        champions[mode] = (first, *equals)
     return champions
 
 
 def _headlines(
-    judged: Sequence[Verdict], champions: dict[str, str], titles: Titles, names: Names
-) -> Iterable[str]:
-    for champion in dict.fromkeys(champions.values()):
-        modes = [mode for mode, name in champions.items() if name == champion]
+    judged: Sequence[Verdict], champions: dict[str, tuple[str, ...]], titles: Titles, names: Names
+) -> Iterable[Headline]:
+    for equals in dict.fromkeys(champions.values()):
+        modes = [mode for mode, some in champions.items() if some == equals]
         verdicts = [verdict for verdict in judged if verdict.workload.mode in modes]
-        yield f"Use {names.text(champion)} for {text.listed(modes)}: {_record(champion, verdicts)}."
-        yield from _exceptions(champion, verdicts, titles, names)
+        who = " or ".join(names.text(name) for name in equals)
+        evidence = [_record(equals, verdicts), *_exceptions(equals[0], verdicts, titles, names)]
+        yield Headline(f"Use {who} for {text.listed(modes)}.", tuple(evidence))
 
 
-def _record(champion: str, verdicts: Sequence[Verdict]) -> str:
-    alone = sum(verdict.best == (champion,) for verdict in verdicts)
-    tied = sum(champion in verdict.tied and len(verdict.tied) > 1 for verdict in verdicts)
-    level = sum(champion in verdict.best for verdict in verdicts)
+def _record(equals: tuple[str, ...], verdicts: Sequence[Verdict]) -> str:
+    """On how many workloads they were ahead of all others, tied with others, and not told apart."""
+    level = [verdict for verdict in verdicts if equals[0] in verdict.best]
+    alone = [verdict for verdict in level if set(verdict.best) == set(equals)]
+    ahead = len(alone)
+    tied = sum(verdict.outcome == "tied" for verdict in level if set(verdict.best) != set(equals))
     parts = [
-        f"fastest in {alone}" if alone else "",
-        f"tied for fastest in {tied}" if tied else "",
-        f"not told apart from the fastest in {level - alone - tied}" if level - alone - tied else "",
+        f"ahead of all others in {ahead}" if ahead else "",
+        f"tied with others in {tied}" if tied else "",
+        f"not told apart from others in {len(level) - ahead - tied}" if len(level) > ahead + tied else "",
     ]
-    return f"{text.listed(part for part in parts if part)} of {text.plural(len(verdicts), 'workload')}"
+    record = f"{text.listed(part for part in parts if part)} of {text.plural(len(verdicts), 'workload')}"
+    between = f"; between the two, {_between(alone)}" if len(equals) == 2 and alone else ""
+    return f"{record[0].upper()}{record[1:]}{between}."
+
+
+def _between(level: Sequence[Verdict]) -> str:
+    tied = sum(verdict.outcome == "tied" for verdict in level)
+    parts = [
+        f"tied in {tied}" if tied else "",
+        f"unresolved in {len(level) - tied}" if len(level) > tied else "",
+    ]
+    return text.listed(part for part in parts if part)
 
 
 def _exceptions(champion: str, verdicts: Sequence[Verdict], titles: Titles, names: Names) -> Iterable[str]:
@@ -93,15 +118,15 @@ def _times(verdict: Verdict) -> dict[str, float]:
     return {standing.name: standing.median_s / best for standing in verdict.standings}
 
 
-def _untimed(run: Run) -> tuple[str, ...]:
+def _untimed(run: Run) -> tuple[Headline, ...]:
     planned = len(run.info.workloads)
     if planned and run.measurements.empty:
-        timed = f"Nothing was timed: none of {text.plural(planned, 'planned workload')} has a measurement."
+        timed = f"Nothing was timed: {text.plural(planned, 'planned workload')} without a measurement."
     elif planned:
         timed = "No implementation has a time on any workload."
     else:
         timed = "Nothing was timed: this run only verified."
-    return timed, _correctness(run)
+    return (Headline(timed, (_correctness(run),)),)
 
 
 def _correctness(run: Run) -> str:

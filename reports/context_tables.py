@@ -75,8 +75,8 @@ def memory_growth(run: Run, names: Names) -> Table:
         ),
         rows=[_growth_row(fit, names) for fit in growth.fit(run.measurements, declared)],
         note="Slope of log(peak memory) over log(S) by least squares, for each series of workloads that "
-        f"differ in S alone; the median is shown. O(S) is 1, O(S^2) is 2, agreeing within {growth.TOLERANCE}: at "
-        "small S the terms linear in S outweigh the quadratic one.",
+        "differ in S alone; the median is shown. O(S) is 1, O(S^2) is 2, agreeing within "
+        f"{growth.TOLERANCE}: at small S the terms linear in S outweigh the quadratic one.",
     )
 
 

@@ -49,8 +49,8 @@ def render(content: Content) -> str:
 def _verdict(content: Content) -> Iterator[str]:
     yield "# Multi-head attention: verdict"
     yield ""
-    for sentence in content.advice.headlines:
-        yield f"**{escape(sentence)}**"
+    for headline in content.advice.headlines:
+        yield f"**{escape(headline.claim)}** {escape(' '.join(headline.evidence))}"
         yield ""
     for warning in content.advice.warnings:
         yield f"> {escape(text.clip(warning, MAX_TEXT))}"

@@ -64,6 +64,8 @@ class Style:
     colour: str
     marker: str
     line: str
+    size: float
+    """Markers of later ones are smaller, so that equal values leave a rim of the one beneath."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def styles(implementations: Iterable[str]) -> dict[str, Style]:
             _COLOURS[i % len(_COLOURS)],
             _MARKERS[i % len(_MARKERS)],
             _LINES[i // len(_COLOURS) % len(_LINES)],
+            max(3.5, 8.0 - 0.9 * i),
         )
         for i, name in enumerate(implementations)
     }
@@ -278,7 +281,7 @@ def _ratio_marks(axes: Axes, rows: pd.DataFrame, x: str, y: str, style: Style) -
             some[y],
             linestyle="none",
             marker=style.marker,
-            markersize=5,
+            markersize=max(4.5, style.size - 1),
             markerfacecolor=face,
             markeredgecolor=style.colour,
         )
@@ -294,8 +297,8 @@ def _look(style: Style) -> dict[str, Any]:
         "color": style.colour,
         "marker": style.marker,
         "linestyle": style.line,
-        "markersize": 5,
-        "linewidth": 1.4,
+        "markersize": style.size,
+        "linewidth": style.size / 3,
     }
 
 
@@ -317,7 +320,9 @@ def _logarithmic(axes: Axes, values: pd.Series[float]) -> None:
 def _log_ticks(axis: Any, values: pd.Series[float]) -> None:  # noqa: ANN401 - either kind of axis
     """Few ticks, as plain numbers: 1, 2, 5, 10 over a wide range, evenly spaced ones over a narrow range."""
     wide = values.max() / values.min() > 8
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12) if wide else MaxNLocator(6))
+    axis.set_major_locator(
+        LogLocator(subs=(1, 2, 5), numticks=12) if wide else MaxNLocator(6, steps=[1, 2, 5, 10])
+    )
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,.6g}"))
 
@@ -335,12 +340,13 @@ def _guides(axes: Axes, lengths: pd.Series[int], values: pd.Series[float]) -> No
         axes.annotate(
             label,
             (end, base * (end / start) ** power),
-            xytext=(-3, -2),
+            xytext=(6, 0),
             textcoords="offset points",
-            ha="right",
-            va="top" if power == 1 else "bottom",
+            ha="left",
+            va="center",
             color="#555555",
             fontsize=8,
+            annotation_clip=False,
         )
     axes.set_ylim(limits)
 

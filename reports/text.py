@@ -45,7 +45,7 @@ def mebibytes(size: float) -> str:
 
 def multiple(value: float) -> str:
     """A multiple with two to three digits: 4.1x, 0.052x, 130x."""
-    return f"{significant(value, 2 if value < 10 else 3)}x" if math.isfinite(value) else "not finite"
+    return f"{significant(value, 2 if value < 100 else 3)}x" if math.isfinite(value) else "not finite"
 
 
 def plural(number: int, noun: str) -> str:

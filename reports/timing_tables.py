@@ -45,10 +45,10 @@ def verdicts(judgement: Judgement, names: Names, baseline: str) -> Table:
             *workload_columns(judgement.titles),
             Column("use"),
             Column("verdict"),
-            Column(f"against {baseline}"),
-            Column("ahead of the next"),
             Column("latency", number=True),
             Column("peak memory", number=True),
+            Column(f"against {baseline}"),
+            Column("time of the next"),
             Column("rounds", number=True),
         ),
         rows=[_verdict_row(verdict, judgement, names, peaks) for verdict in judgement.verdicts],
@@ -73,24 +73,29 @@ def _verdict_row(
     axes = workload_cells(judgement.titles, verdict.workload)
     tone = _OUTCOME_TONES[verdict.outcome]
     if not verdict.standings:
-        words = "not measured (interrupted)" if verdict.outcome == "interrupted" else verdict.outcome
-        return (*axes, EMPTY, Cell(words, tone=tone), EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
+        interrupted = verdict.outcome == "interrupted"
+        words = (
+            Cell("not measured", tone=tone, detail="interrupted")
+            if interrupted
+            else Cell("no time", tone=tone)
+        )
+        return (*axes, EMPTY, words, *((EMPTY,) * 5))
     leader = verdict.standings[0]
     return (
         *axes,
         Cell(text.listed(names.text(name) for name in verdict.best)),
         Cell(verdict.outcome, tone=tone, detail=_outcome_detail(verdict)),
-        _against_baseline(verdict),
-        _ahead_of_next(verdict, names),
         Cell(text.latency(leader.median_s), sort=leader.median_s),
         _peak_cell(peaks.get((verdict.workload.key, leader.name), math.nan)),
+        _against_baseline(verdict),
+        _next_behind(verdict, names),
         Cell(str(verdict.rounds), sort=verdict.rounds),
     )
 
 
 def _outcome_detail(verdict: Verdict) -> str:
     details = []
-    if verdict.outcome == "unresolved":
+    if verdict.outcome == "unresolved" and len(verdict.best) > 2:
         details.append(f"against {text.listed(verdict.unresolved)}")
     if verdict.not_measured:
         details.append(f"not measured (interrupted): {text.listed(verdict.not_measured)}")
@@ -105,12 +110,12 @@ def _against_baseline(verdict: Verdict) -> Cell:
     return Cell("is the baseline" if leader == verdict.reference else text.relation(held), sort=held.ratio)
 
 
-def _ahead_of_next(verdict: Verdict, names: Names) -> Cell:
+def _next_behind(verdict: Verdict, names: Names) -> Cell:
     behind = next((standing for standing in verdict.standings if standing.group > 1), None)
     if behind is None:
         return Cell("none behind", sort=math.inf, tone="quiet")
     factor = behind.median_s / verdict.standings[0].median_s
-    return Cell(f"{text.significant(factor)}x the time: {names.text(behind.name)}", sort=-factor)
+    return Cell(f"{text.significant(factor)}x, {names.text(behind.name)}", sort=-factor)
 
 
 def measurements(judgement: Judgement, names: Names) -> Table:
@@ -130,7 +135,7 @@ def measurements(judgement: Judgement, names: Names) -> Table:
             Column("GFLOP/s", number=True),
             Column("error / budget", number=True),
             Column("error / baseline's", number=True),
-            Column("kernels that ran", wide=True),
+            Column("kernels that ran, or reasons", wide=True),
         ),
         rows=[
             _measurement_row(row, judgement, names) for row in judgement.measurements.itertuples(index=False)
@@ -147,13 +152,13 @@ def _measurement_row(row: Any, judgement: Judgement, names: Names) -> tuple[Cell
     return (
         *workload_cells(judgement.titles, row.workload),
         names.cell(row.implementation),
-        Cell(row.status, tone=_STATUS_TONES.get(row.status, "quiet"), detail="; ".join(row.reasons)),
+        Cell(row.status, tone=_STATUS_TONES.get(row.status, "quiet")),
         *_time_cells(row, judgement.held.get((row.key, row.implementation))),
         _peak_cell(row.peak_bytes),
         _number(row.flops_per_s / 1e9, text.significant),
         error_cell(row.budget_used),
         _number(row.error_over_baseline, text.multiple),
-        Cell(", ".join(row.kernels), code=bool(row.kernels)),
+        reasons_cell(row.reasons) if row.reasons else Cell(", ".join(row.kernels), code=bool(row.kernels)),
     )
 
 
