@@ -8,12 +8,14 @@ from statistics import median
 
 from harness.records import BAD_CHECK_STATUSES
 from reports import text
-from reports.frames import Run
+from reports.frames import Run, groups
 from reports.judgement import Judgement, Verdict
 from reports.tables import HAZARD_MEANING, Names
 from reports.titles import Titles
 from reports.verification_tables import summary_lines
 
+FAULTS = ("wrong", "unverified", "crashed", "timeout")
+"""Statuses of a measurement that tell of a fault, not of a limit."""
 BUSY = 0.5
 """Load per core at the beginning of a run above which its times deserve a warning."""
 
@@ -34,6 +36,8 @@ class Advice:
     """What to use for what."""
     losers: tuple[str, ...]
     """Why each of the others lost, a line each."""
+    faults: tuple[str, ...]
+    """Timed shapes on which an implementation was wrong, or did not end, a sentence each."""
     warnings: tuple[str, ...]
     """What a reader must know before following the headlines."""
 
@@ -47,6 +51,7 @@ def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
     return Advice(
         headlines=tuple(headlines) or _untimed(run),
         losers=tuple(_losers(run, judgement, judged, winners, names)),
+        faults=tuple(_faults(judgement, names)),
         warnings=tuple(_warnings(run, judgement, winners)),
     )
 
@@ -183,6 +188,17 @@ def _not_timed(name: str, run: Run) -> Iterable[str]:
         reason = next((reasons[0] for reasons in group["reasons"] if reasons), "")
         why = f" ({text.clip(reason, 120)})" if reason else ""
         yield f"{status} in {text.plural(len(group), 'workload')}{why}"
+
+
+def _faults(judgement: Judgement, names: Names) -> Iterable[str]:
+    frame = judgement.measurements
+    faulty = frame[frame["status"].isin(FAULTS)]
+    for (name, status), rows in groups(faulty, ["implementation", "status"]):
+        where = judgement.titles.describe(rows["workload"])
+        among = f" (among {where})" if where else ""
+        reason = next(("; ".join(reasons) for reasons in rows["reasons"] if reasons), "no reason recorded")
+        count = text.plural(len(rows), "workload")
+        yield f"{names.text(name)}: {status} on {count}{among}: {text.clip(reason, 300)}."
 
 
 def _warnings(run: Run, judgement: Judgement, champions: set[str]) -> Iterable[str]:

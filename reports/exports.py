@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import mean, median, stdev
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -117,7 +117,7 @@ def pytest_benchmark_json(run: Run, judgement: Judgement, path: Path) -> None:
         "datetime": run.info.created,
         "version": SCHEMA_VERSION,
     }
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _machine_info(environment: Environment) -> dict[str, Any]:
@@ -173,16 +173,16 @@ def _whole(value: float | None, missing: int | None) -> int | None:
 def benchmark_stats(wall_s: tuple[float, ...]) -> dict[str, Any]:
     """The statistics that pytest-benchmark keeps of a benchmark, by its own definitions."""
     data = sorted(wall_s)
-    mean, deviation = fmean(data), stdev(data) if len(data) > 1 else 0.0
+    average, deviation = mean(data), stdev(data) if len(data) > 1 else 0.0
     q1, q3 = _hinges(data)
     fence = 1.5 * (q3 - q1)
     within = [value for value in data if q1 - fence <= value <= q3 + fence]
-    by_deviation = sum(abs(value - mean) > deviation for value in data)
+    by_deviation = sum(not average - deviation <= value <= average + deviation for value in data)
     by_quartiles = len(data) - len(within)
     return {
         "min": data[0],
         "max": data[-1],
-        "mean": mean,
+        "mean": average,
         "stddev": deviation,
         "rounds": len(data),
         "median": median(data),

@@ -13,7 +13,7 @@ from reports.content import Content
 from reports.plots import Plot, Plots
 from reports.tables import HAZARD_MARK, HAZARD_MEANING, Cell
 
-MAX_ROWS = 1500
+MAX_ROWS = 500
 """Rows of one table; the CSV files have all of them."""
 MAX_CASES = 25
 """Failing cases shown of one check of one implementation."""

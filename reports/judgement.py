@@ -6,7 +6,8 @@ of looks and pairs of the cell, and the run's resolution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from harness.errors import UserError
 from harness.records import RunInfo, Samples, Workload
 from harness.statistics import Comparison, Standing
 from reports import text
-from reports.frames import Run, measured
+from reports.frames import Run
 from reports.titles import Titles
 
 Outcome = Literal["fastest", "tied", "unresolved", "only one", "no time", "interrupted"]
@@ -112,18 +113,18 @@ def judge(run: Run) -> Judgement:
     recorded = dict(zip(run.measurements["key"], run.measurements["workload"], strict=True))
     workloads: dict[str, Workload] = {**planned, **recorded}
     titles = Titles(workloads.values())
-    rows = {str(key): group for key, group in run.measurements.groupby("key", sort=False)}
-    nothing = run.measurements.iloc[:0]
+    cells: dict[str, list[Any]] = {key: [] for key in workloads}
+    for row in run.measurements.itertuples(index=False):
+        cells[str(row.key)].append(row)
     verdicts = tuple(
-        _verdict(run.info, workload, titles.of(workload), rows.get(key, nothing))
-        for key, workload in workloads.items()
+        _verdict(run.info, workload, titles.of(workload), cells[key]) for key, workload in workloads.items()
     )
     return Judgement(verdicts, _with_ratios(run.measurements, verdicts), titles)
 
 
-def _verdict(info: RunInfo, workload: Workload, title: str, rows: pd.DataFrame) -> Verdict:
-    timed = measured(rows)
-    samples: dict[str, Samples] = dict(zip(timed["implementation"], timed["samples"], strict=True))
+def _verdict(info: RunInfo, workload: Workload, title: str, rows: Sequence[Any]) -> Verdict:
+    timed = [row for row in rows if row.status == "measured"]
+    samples: dict[str, Samples] = {row.implementation: row.samples for row in timed}
     comparing = _Comparing(samples, _corrections(timed), info.resolution, workload.key)
     standings = comparing.rank()
     names = [standing.name for standing in standings]
@@ -133,14 +134,14 @@ def _verdict(info: RunInfo, workload: Workload, title: str, rows: pd.DataFrame) 
     return Verdict(
         workload=workload,
         title=title,
-        outcome=_outcome(standings, interrupted=rows.empty),
+        outcome=_outcome(standings, interrupted=not rows),
         standings=tuple(standings),
         reference=reference,
         against_reference={name: comparing.hold(name, reference) for name in names},
         rival=rival,
         lead=comparing.hold(names[0], rival) if rival else None,
         baseline_missing=baseline_missing,
-        not_measured=_not_measured(info, set(rows["implementation"])),
+        not_measured=_not_measured(info, {row.implementation for row in rows}),
     )
 
 
@@ -170,13 +171,13 @@ class _Comparing:
         return UserError(f"{self._key} cannot be judged: {error}; run `mha bench` again for this workload")
 
 
-def _corrections(timed: pd.DataFrame) -> dict[str, int]:
+def _corrections(timed: Sequence[Any]) -> dict[str, int]:
     """Looks and pairs of the cell; without a record of them, one look at every pair."""
-    looks, pairs = timed["looks"].dropna(), timed["pairs"].dropna()
-    count = len(timed)
+    looks = [int(row.looks) for row in timed if not pd.isna(row.looks)]
+    pairs = [int(row.pairs) for row in timed if not pd.isna(row.pairs)]
     return {
-        "looks": int(looks.max()) if len(looks) else 1,
-        "pairs": int(pairs.max()) if len(pairs) else max(1, count * (count - 1) // 2),
+        "looks": max(looks, default=1),
+        "pairs": max(pairs, default=max(1, math.comb(len(timed), 2))),
     }
 
 

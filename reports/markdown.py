@@ -68,9 +68,10 @@ def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 def _failing(content: Content) -> Iterator[str]:
     undeclared = [failure for failure in content.failures if not failure.known]
-    if undeclared:
+    if undeclared or content.advice.faults:
         yield "## What is wrong"
         yield ""
+        yield from (f"- {escape(fault)}" for fault in content.advice.faults)
         yield from (_failure_line(failure) for failure in undeclared[:MAX_FAILURES])
         if len(undeclared) > MAX_FAILURES:
             yield f"- {len(undeclared) - MAX_FAILURES} more kinds of failure are in `checks.csv`"
@@ -89,7 +90,8 @@ def _failure_line(failure: Failures) -> str:
 def fold(content: Table) -> Iterator[str]:
     """A table behind a line to click on; nothing for an empty one."""
     if content.rows:
-        yield f"<details><summary>{escape(content.title)} ({text.plural(len(content.rows), 'row')})</summary>"
+        size = text.plural(len(content.rows) + content.omitted, "row")
+        yield f"<details><summary>{escape(content.title)} ({size})</summary>"
         yield ""
         yield from table(content, titled=False)
         yield "</details>"
@@ -105,25 +107,25 @@ def table(content: Table, *, titled: bool = True) -> Iterator[str]:
         yield ""
     yield _row(escape(column.heading) for column in content.columns)
     yield _row("---:" if column.number else "---" for column in content.columns)
-    rows = [_row(_cell(cell) for cell in row) for row in content.rows]
-    fitting = _fitting(rows)
-    yield from rows[:fitting]
+    rows = list(_fitting(_row(_cell(cell) for cell in row) for row in content.rows))
+    yield from rows
     yield ""
-    if fitting < len(rows):
-        yield f"{text.plural(len(rows) - fitting, 'row')} left out here; all of them are in `{content.full}`."
+    left_out = len(content.rows) + content.omitted - len(rows)
+    if left_out:
+        yield f"{text.plural(left_out, 'row')} left out here; all of them are in `{content.full}`."
         yield ""
     if content.note:
         yield escape(content.note)
         yield ""
 
 
-def _fitting(rows: Sequence[str]) -> int:
+def _fitting(rows: Iterable[str]) -> Iterator[str]:
     size = 0
-    for place, row in enumerate(rows):
+    for row in rows:
         size += len(row.encode()) + 1
         if size > SHARE:
-            return place
-    return len(rows)
+            return
+        yield row
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ from reports.growth import SERIES
 from reports.judgement import Judgement
 from reports.tables import Names
 
-MAX_FIGURES = 16
+MAX_FIGURES = 12
 """Series beyond these are left to the tables: nobody scrolls through fifty plots."""
 MAX_ROWS = 24
 """Workloads in one figure of ratios."""
@@ -42,6 +42,11 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 # As many markers as share no factor with the number of colours: a pair repeats only after 72 implementations.
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _LINES = ("-", "--", ":", "-.")
+
+_COLUMNS = (
+    *("key", "workload", "seq_len", *SERIES, "implementation", "median_s", "q1_s", "q3_s", "peak_bytes"),
+    *("ratio", "low", "high", "verdict", "reference"),
+)
 
 _RC: Any = {
     "font.size": 9,
@@ -133,7 +138,8 @@ class _Draft:
         self, judgement: Judgement, names: Names, style: Mapping[str, Style], resolution: float
     ) -> None:
         frame = judgement.measurements
-        self.frame = frame[frame["median_s"].notna() | frame["peak_bytes"].gt(0)]
+        drawable = frame["median_s"].notna() | frame["peak_bytes"].gt(0)
+        self.frame = frame.loc[drawable, list(_COLUMNS)]
         self.titles = judgement.titles
         self.names = names
         self.style = style

@@ -31,6 +31,9 @@ class Cell:
     """A second, quieter line."""
 
 
+MAX_ROWS = 1000
+"""More rows than this are not made: pages show fewer, and the CSV files have all."""
+
 EMPTY = Cell("", sort=math.inf)
 """No value: sorts behind every number."""
 
@@ -58,6 +61,8 @@ class Table:
     """What the figures mean."""
     full: str = ""
     """File that has all rows."""
+    omitted: int = 0
+    """Rows that were not even made, being more than any page shows."""
 
 
 class Names:

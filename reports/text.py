@@ -16,10 +16,10 @@ def significant(value: float, digits: int = 3) -> str:
         return "not finite"
     if value == 0:
         return "0"
-    # Rounding first: 9.996 is 10.0 at three digits, not 10.00.
+    # The exponent is that of the rounded number: 9.996 is 10.0 at three digits, not 10.00.
     rounded = float(f"{value:.{digits - 1}e}")
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-    return f"{rounded:,.{decimals}f}"
+    return f"{value:,.{decimals}f}"
 
 
 def scientific(value: float) -> str:

@@ -13,6 +13,7 @@ from reports.frames import groups
 from reports.judgement import Judgement, Verdict
 from reports.tables import (
     EMPTY,
+    MAX_ROWS,
     Cell,
     Column,
     Names,
@@ -120,6 +121,7 @@ def _next_behind(verdict: Verdict, names: Names) -> Cell:
 
 def measurements(judgement: Judgement, names: Names) -> Table:
     """Every measurement, also those without a time."""
+    shown = judgement.measurements.head(MAX_ROWS)
     return Table(
         slug="measurements",
         title="All measurements",
@@ -137,14 +139,13 @@ def measurements(judgement: Judgement, names: Names) -> Table:
             Column("error / baseline's", number=True),
             Column("kernels that ran, or reasons", wide=True),
         ),
-        rows=[
-            _measurement_row(row, judgement, names) for row in judgement.measurements.itertuples(index=False)
-        ],
+        rows=[_measurement_row(row, judgement, names) for row in shown.itertuples(index=False)],
         note="The reference is the baseline, or the fastest where the baseline has no time. GFLOP/s are "
         "analytic operations, projections included, over the median. Error over budget is the largest over "
         "output and gradients at this very shape, against float64: above 1 is wrong. Error over the "
         "baseline's compares it with a careful implementation that rounds once at the end.",
         full="results.csv",
+        omitted=len(judgement.measurements) - len(shown),
     )
 
 

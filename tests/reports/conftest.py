@@ -1,4 +1,4 @@
-"""A builder of run folders as the harness writes them: realistic figures from a seed, through harness.records."""
+"""A builder of run folders as the harness writes them: realistic figures from a seed, by harness.records."""
 
 import math
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import reports
 from harness.records import (
     CheckRecord,
     Environment,
@@ -141,7 +142,7 @@ def peak_bytes(name: str, workload: Workload) -> int:
 
 
 def samples(sketch: Sketch, workload: Workload, name: str, rng: np.random.Generator) -> Samples:
-    """Times around what the shape costs at some GFLOP/s, with the noise of the moment shared by all of a round."""
+    """Times around what the shape costs at some GFLOP/s; all of a round share the noise of its moment."""
     attention = 4 * workload.seq_len**2 * workload.d_model * sketch.speed[name]
     projections = 8 * workload.seq_len * workload.d_model**2
     rate = 5e10 * workload.threads * (0.5 if workload.dtype == "bfloat16" else 1.0)
@@ -192,12 +193,13 @@ def checks(sketch: Sketch, name: str, rng: np.random.Generator) -> list[CheckRec
             for mask in ("none", "causal", "padding"):
                 for mode in ("inference", "training"):
                     used = float(rng.uniform(0.05, 0.7))
+                    case = f"b3-s130-d48-h4-{mask}-{dtype}-{mode}-cpu"
                     records.append(
                         CheckRecord(
                             implementation=name,
                             check=check,
                             claim=claim,
-                            case=f"b3-s130-d48-h4-{mask}-{dtype}-{mode}-cpu",
+                            case=case,
                             dtype=dtype,
                             mask=mask,
                             mode=mode,
@@ -210,7 +212,7 @@ def checks(sketch: Sketch, name: str, rng: np.random.Generator) -> list[CheckRec
                             budget_used=used,
                             error_over_baseline=used * 4,
                             duration_s=0.01,
-                            reproduce=f"mha verify --only {name} --check {check} --case {mask}-{dtype}-{mode}",
+                            reproduce=f"mha verify --only {name} --check {check} --case {case}",
                         )
                     )
     return [_ended(record) for record in records]
@@ -232,7 +234,8 @@ def _ended(record: CheckRecord) -> CheckRecord:
 
 
 def _without_numbers(record: CheckRecord, status: str, reason: str, *, keep: bool = False) -> CheckRecord:
-    gone = {} if keep else {"max_error": None, "budget": None, "budget_used": None, "error_over_baseline": None}
+    numbers = ("max_error", "max_error_at", "budget", "budget_used", "error_over_baseline")
+    gone = {} if keep else dict.fromkeys(numbers)
     return record.model_copy(update={"status": status, "reasons": (reason,), **gone})
 
 
@@ -248,6 +251,14 @@ def build(folder: Path, sketch: Sketch) -> Path:
         for name in sketch.implementations:
             if not sketch.unmeasured(workload, name):
                 files.append(measurement(sketch, workload, name, rng))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def rendered_run(tmp_path_factory):
+    """The folder of the default run, rendered once: for tests that only look at it."""
+    folder = build(tmp_path_factory.mktemp("rendered") / "run", Sketch())
+    reports.render(folder)
     return folder
 
 
