@@ -87,7 +87,8 @@ class Children:
         }
         for future in as_completed(futures):
             index = futures[future]
-            yield index, self._outcome(future, tasks[index])
+            outcome = self._outcome(future, tasks[index])
+            yield index, outcome
 
     def _outcome(self, future: Future[ResultT], task: Task[ResultT]) -> ResultT | Died:
         try:

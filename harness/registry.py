@@ -63,9 +63,7 @@ def select(registry: Registry, names: Iterable[str]) -> list[Registered]:
     chosen = list(dict.fromkeys(names)) or list(registry)
     unknown = [name for name in chosen if name not in registry]
     if unknown:
-        raise UserError(
-            f"no implementation named {', '.join(map(repr, unknown))}; registered: {', '.join(registry)}"
-        )
+        raise UserError(f"no implementation named {', '.join(map(repr, unknown))}; registered: {', '.join(registry)}")
     return [registry[name] for name in chosen]
 
 
@@ -137,9 +135,7 @@ def _registered(declared: object, origin: str, plugin: Path | None = None) -> It
     entries = declared if isinstance(declared, (tuple, list)) else (declared,)
     for entry in entries:
         if not isinstance(entry, Implementation):
-            raise UserError(
-                f"{origin}: expected implementations.spec.Implementation, got {type(entry).__name__}"
-            )
+            raise UserError(f"{origin}: expected implementations.spec.Implementation, got {type(entry).__name__}")
         yield Registered(entry, origin, plugin)
 
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -106,7 +107,8 @@ def _ops() -> Any:  # noqa: ANN401 - xformers ships no types
         with _environment(TRITON_INTERPRET="1", XFORMERS_ENABLE_TRITON="1"), warnings.catch_warnings():
             warnings.simplefilter("ignore", category=DeprecationWarning)  # of its own calls into Triton
             import xformers.ops as ops
-            import xformers.ops.fmha.triton_splitk
+
+            import_module("xformers.ops.fmha.triton_splitk")
     return ops
 
 
@@ -128,7 +130,8 @@ def _interpreted_operator() -> Any:  # noqa: ANN401 - xformers ships no types
 def _unavailable(device: str) -> str:
     missing = [name for name in ("xformers", "triton") if find_spec(name) is None]
     if missing:
-        return f"not installed: {', '.join(missing)} (wheels exist for Linux on x86-64: pip install mha-harness[xformers])"
+        names = ", ".join(missing)
+        return f"not installed: {names} (wheels exist for Linux on x86-64: pip install mha-harness[xformers])"
     if device == "cuda" and not torch.cuda.is_available():
         return "torch sees no CUDA device"
     return ""

@@ -63,7 +63,7 @@ class Rounding(Protocol):
         ...
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        """left @ right, with the error of summing its terms and of storing the result."""
+        """Left @ right, with the error of summing its terms and of storing the result."""
         ...
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
@@ -79,7 +79,7 @@ class Exact:
         return value
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        """left @ right."""
+        """Left @ right."""
         return left @ right
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002 - protocol

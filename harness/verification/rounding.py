@@ -52,7 +52,7 @@ class SimulatedRounding:
         self.generator = generator
 
     def store(self, value: Tensor) -> Tensor:
-        """value + (2 u |value| + t) xi, with xi uniform in [-1, 1]."""
+        """Value + (2 u |value| + t) xi, with xi uniform in [-1, 1]."""
         return value + self._noise(value) * (value.abs() * (STORED_ULPS * self.unit) + self.tiny)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class SimulatedRounding:
         return self.store(value + self._noise(value) * summing)
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
-        """value + (4 u magnitude + t) xi."""
+        """Value + (4 u magnitude + t) xi."""
         return value + self._noise(value) * (magnitude() * (CANCELLED_ULPS * self.unit) + self.tiny)
 
     def _noise(self, like: Tensor) -> Tensor:

@@ -1,0 +1,86 @@
+"""Checks of the output itself: its form, and its values against the oracle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from harness.verification.check import (
+    CORE,
+    Check,
+    CheckFailedError,
+    Evidence,
+    Trial,
+    core,
+    evidence,
+    one,
+    require_shape,
+    thorough,
+)
+from harness.verification.rounding import baseline_error
+
+
+def check_output_is_like_the_input(trial: Trial) -> Evidence:
+    """The output has the shape, dtype and device of x, and is finite."""
+    x, output = trial.inputs.x, trial.subject.answer(trial.inputs, trial.case.mode).output
+    require_shape("the output", output, x)
+    if (output.dtype, output.device) != (x.dtype, x.device):
+        raise CheckFailedError(f"the output is {output.dtype} on {output.device}, x {x.dtype} on {x.device}")
+    if not bool(output.isfinite().all()):
+        raise CheckFailedError(f"{int((~output.isfinite()).sum())} of {output.numel()} outputs are not finite")
+    return Evidence()
+
+
+def check_matches_the_oracle(trial: Trial) -> Evidence:
+    """The output equals the formula's, solved in float64, up to the rounding of the dtype."""
+    expectation = trial.expect(trial.inputs)
+    seen = evidence(expectation, {"output": trial.subject.infer(trial.inputs)})
+    problem = trial.inputs.problem(trial.implementation.fully_masked_row, gradients=False)
+    careful = baseline_error(problem, expectation.solution)
+    return replace(seen, error_over_baseline=seen.comparisons[0].max_error / careful if careful else None)
+
+
+def check_large_logits_leave_other_items_alone(trial: Trial) -> Evidence:
+    """One batch item with logits 300 times as large disturbs neither itself nor the others.
+
+    Catches a softmax that subtracts no maximum, or one maximum for the whole tensor.
+    """
+    x = trial.inputs.x.clone()
+    x[1] *= math.sqrt(300.0)
+    inputs = replace(trial.inputs, x=x)
+    return trial.compare_output(inputs, trial.subject.infer(inputs))
+
+
+def check_an_empty_batch_gives_an_empty_output(trial: Trial) -> Evidence:
+    """B = 0 gives an output of shape (0, S, d_model)."""
+    require_shape("the output", trial.subject.infer(trial.inputs), trial.inputs.x)
+    return Evidence()
+
+
+def check_any_strides_are_accepted(trial: Trial) -> Evidence:
+    """X may be transposed, sliced with a step or expanded: the output is that of its contiguous copy."""
+    comparisons = []
+    set_by = ""
+    x = trial.inputs.x
+    forms = {
+        "transposed": x.transpose(0, 1).contiguous().transpose(0, 1),
+        "every second channel": torch.stack([x, -x], dim=-1).flatten(-2)[..., ::2],
+        "one item expanded": x[:1].expand(x.shape[0], -1, -1),
+    }
+    for form, strided in forms.items():
+        inputs = replace(trial.inputs, x=strided)
+        seen = trial.compare_output(replace(inputs, x=strided.contiguous()), trial.subject.infer(inputs))
+        comparisons += [replace(c, tensor=f"output of x {form}") for c in seen.comparisons]
+        set_by = seen.set_by
+    return Evidence(tuple(comparisons), set_by)
+
+
+CHECKS = (
+    Check(check_output_is_like_the_input, core(("none", "causal"), modes=("inference", "training"))),
+    Check(check_matches_the_oracle, thorough("inference")),
+    Check(check_large_logits_leave_other_items_alone, core(("none", "causal", "padding"))),
+    Check(check_an_empty_batch_gives_an_empty_output, one(replace(CORE, batch_size=0)), bars_timing=False),
+    Check(check_any_strides_are_accepted, core(("none", "causal"))),
+)

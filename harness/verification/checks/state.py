@@ -1,0 +1,105 @@
+"""Checks of state: nothing is changed, nothing is remembered, nothing is shared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.verification.check import Check, CheckFailedError, Evidence, Trial, core, evidence, require_equal
+from harness.verification.inputs import make_inputs
+from implementations.spec import PROJECTION_NAMES
+
+
+def check_inputs_are_left_alone(trial: Trial) -> Evidence:
+    """A call changes neither x nor the mask nor the weights."""
+    inputs, subject = trial.inputs, trial.subject
+    watched = {"x": inputs.x, **{f"parameter {n}": p for n, p in subject.module.named_parameters()}}
+    if inputs.mask is not None:
+        watched["the mask"] = inputs.mask
+    before = {name: tensor.detach().clone() for name, tensor in watched.items()}
+    subject.answer(inputs, trial.case.mode)
+    for name, tensor in watched.items():
+        require_equal(f"a call changed {name}", tensor.detach(), before[name])
+    return Evidence()
+
+
+def check_calls_repeat_bit_for_bit(trial: Trial) -> Evidence:
+    """In eval, the same call gives the same bits, whatever was computed in between; the global RNG stands still."""
+    other = make_inputs(trial.case, trial.seed + 1)
+    rng = torch.get_rng_state()
+    first = trial.subject.infer(trial.inputs)
+    trial.subject.infer(replace(other, mask=trial.inputs.mask))
+    second = trial.subject.infer(trial.inputs)
+    require_equal("the same call gave other values", second, first)
+    require_equal("a call in eval moved the global random state", torch.get_rng_state(), rng)
+    return Evidence()
+
+
+def check_a_call_has_no_memory(trial: Trial) -> Evidence:
+    """A second call with other data, another mask and another length gives its own right answer."""
+    trial.subject.infer(trial.inputs)
+    longer = make_inputs(replace(trial.case, seq_len=trial.case.seq_len + 4), trial.seed + 1)
+    second = replace(longer, weights=trial.inputs.weights)
+    return trial.compare_output(second, trial.subject.infer(second))
+
+
+def check_outputs_never_alias(trial: Trial) -> Evidence:
+    """An output shares no memory with x, with a parameter or with another call's output."""
+    first = trial.subject.infer(trial.inputs)
+    kept = first.clone()
+    second = trial.subject.infer(replace(trial.inputs, x=trial.inputs.x.flip(0)))
+    require_equal("a second call overwrote the first call's output", first, kept)
+    others = {"x": trial.inputs.x, "another output": second}
+    others |= dict(trial.subject.module.named_parameters())
+    for name, tensor in others.items():
+        if _storage(first) == _storage(tensor):
+            raise CheckFailedError(f"the output shares memory with {name}")
+    return Evidence()
+
+
+def check_modes_agree(trial: Trial) -> Evidence:
+    """Train or eval, with or without gradients: the output is the same up to rounding.
+
+    Catches dropout that is active in eval, and fast paths that compute something else.
+    """
+    expectation = trial.expect(trial.inputs)
+    inputs, comparisons = trial.inputs, []
+    for training in (True, False):
+        for with_gradients in (True, False):
+            trial.subject.module.train(training)
+            with torch.set_grad_enabled(with_gradients):
+                output = trial.subject.call(inputs.x, inputs.mask, is_causal=inputs.is_causal)
+            (comparison,) = evidence(expectation, {"output": output}).comparisons
+            words = f"{'train' if training else 'eval'}, {'grad' if with_gradients else 'no_grad'}"
+            comparisons.append(replace(comparison, tensor=f"output in {words}"))
+    return Evidence(tuple(comparisons), expectation.set_by)
+
+
+def check_weights_survive_the_round_trip(trial: Trial) -> Evidence:
+    """The eight parameters, loaded and read back, are the same bit for bit."""
+    back = trial.implementation.unpack(dict(trial.subject.module.named_parameters()))
+    if set(back) != set(PROJECTION_NAMES):
+        raise CheckFailedError(f"read back {', '.join(sorted(back))}, expected {', '.join(PROJECTION_NAMES)}")
+    for name in PROJECTION_NAMES:
+        require_equal(f"{name} changed on the way", back[name].detach(), trial.inputs.weights[name])
+    return Evidence()
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+CHECKS = (
+    Check(
+        check_inputs_are_left_alone,
+        core(("none", "padding", "dense"), modes=("inference", "training")),
+        general=True,
+    ),
+    Check(check_calls_repeat_bit_for_bit, core(("none", "causal", "dense")), general=True),
+    Check(check_a_call_has_no_memory, core(("causal", "padding"))),
+    Check(check_outputs_never_alias, core(("none",)), general=True),
+    Check(check_modes_agree, core(("none", "causal", "padding"), modes=("training",)), general=True),
+    Check(check_weights_survive_the_round_trip, core(("none",)), general=True),
+)

@@ -1,0 +1,158 @@
+"""Runs the suite for many implementations, each in child processes, and survives whatever they do."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.children import Children, Died, Task
+from harness.records import BAD_CHECK_STATUSES, CheckRecord, RunFolder, Workload
+from harness.registry import Registered, load_registry
+from harness.verification.suite import NOT_BARRING, Item, Selection, plan, record, run_item
+
+CHUNK_TIMEOUT_S = 180.0
+"""For all checks of one implementation in one dtype; they take one to twenty seconds."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Checks that one child runs; what it finishes, it appends to a file of its own."""
+
+    registered: Registered
+    items: tuple[Item, ...]
+    seed: int
+    folder: Path
+
+    def finished(self) -> list[CheckRecord]:
+        return RunFolder(self.folder).checks()
+
+
+def verify(
+    registered: Sequence[Registered],
+    selection: Selection,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    timeout_s: float = CHUNK_TIMEOUT_S,
+) -> Iterator[CheckRecord]:
+    """Run the suite in child processes and give records as they come.
+
+    A check that kills its child, or does not end, becomes a record of its own; the checks after it run in a new
+    child.
+
+    Args:
+        registered: the implementations to verify.
+        selection: the part of the suite.
+        on_progress: called with the number of records done and planned.
+        timeout_s: for the checks of one implementation in one dtype.
+    """
+    plans = [(each, plan(each.implementation, selection)) for each in registered]
+    total, done = sum(len(items) for _, items in plans), 0
+    with tempfile.TemporaryDirectory(prefix="mha-verify-") as scratch, Children(_workers()) as children:
+        chunks = list(_chunks(plans, selection, Path(scratch)))
+        while chunks:
+            tasks = [Task(_run_chunk, _arguments(chunk), timeout_s) for chunk in chunks]
+            left: list[_Chunk] = []
+            for index, outcome in children.run_all(tasks):
+                records = chunks[index].finished()
+                if isinstance(outcome, Died):
+                    culprit, rest = _after_a_death(chunks[index], records, outcome)
+                    records = [*records, culprit]
+                    left += rest
+                done += len(records)
+                on_progress(done, total)
+                yield from records
+            chunks = left
+
+
+def _workers() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _chunks(plans: Sequence[tuple[Registered, list[Item]]], selection: Selection, scratch: Path) -> Iterator[_Chunk]:
+    """One chunk for each implementation and dtype, slow implementations first, so that they do not end alone."""
+    slow_first = sorted(plans, key=lambda entry: selection.device not in entry[0].implementation.slow_on)
+    for registered, items in slow_first:
+        for dtype in dict.fromkeys(item.case.dtype for item in items):
+            own = tuple(item for item in items if item.case.dtype == dtype)
+            folder = scratch / f"{registered.implementation.name}-{dtype}-0"
+            folder.mkdir()
+            yield _Chunk(registered, own, selection.seed, folder)
+
+
+def _arguments(chunk: _Chunk) -> tuple[object, ...]:
+    """What can be pickled: an implementation itself holds lambdas, so the child looks it up again."""
+    plugins = (chunk.registered.plugin,) if chunk.registered.plugin else ()
+    keys = tuple(item.key for item in chunk.items)
+    return (
+        chunk.registered.implementation.name,
+        plugins,
+        keys,
+        chunk.seed,
+        str(chunk.folder),
+        _selection_of(chunk),
+    )
+
+
+def _selection_of(chunk: _Chunk) -> Selection:
+    first = chunk.items[0].case
+    return Selection(dtypes=(first.dtype,), device=first.device)
+
+
+def _run_chunk(
+    name: str,
+    plugins: tuple[Path, ...],
+    keys: tuple[tuple[str, str], ...],
+    seed: int,
+    folder: str,
+    selection: Selection,
+) -> None:
+    """In the child: run the checks of these keys in order, and append each record as it is made."""
+    import torch
+
+    torch.set_num_threads(1)  # children run side by side
+    implementation = load_registry(plugins)[name].implementation
+    items = {item.key: item for item in plan(implementation, selection)}
+    output = RunFolder(Path(folder))
+    for key in keys:
+        output.append(run_item(implementation, items[key], seed))
+
+
+def _after_a_death(chunk: _Chunk, finished: Sequence[CheckRecord], death: Died) -> tuple[CheckRecord, list[_Chunk]]:
+    """The record of the check that was running, and the chunk of what comes after it."""
+    done = len(finished)
+    culprit = record(chunk.registered.implementation, chunk.items[done], death.status, (death.reason,), chunk.seed)
+    rest = chunk.items[done + 1 :]
+    if not rest:
+        return culprit, []
+    base, _, number = chunk.folder.name.rpartition("-")
+    folder = chunk.folder.with_name(f"{base}-{int(number) + 1}")
+    folder.mkdir()
+    return culprit, [replace(chunk, items=rest, folder=folder)]
+
+
+def reasons_against_timing(records: Sequence[CheckRecord], name: str, workload: Workload) -> tuple[str, ...]:
+    """Why verification forbids timing this implementation on this workload; empty if it does not.
+
+    A failure bars the dtype, mask and pass that it was seen in; a general one bars all masks and passes. A failure
+    in float64, where "is it the same function" is decided, bars every dtype.
+    """
+    return tuple(
+        f"{each.check} {each.status} ({each.case}): {each.reasons[0] if each.reasons else 'no reason given'}"
+        for each in records
+        if each.implementation == name
+        and each.status in BAD_CHECK_STATUSES
+        and each.status != "unexpected_pass"
+        and each.check not in NOT_BARRING
+        and each.dtype in (workload.dtype, "float64")
+        and each.device == workload.device
+        and each.mask in ("", workload.mask)
+        and _concerns(each.mode, workload.mode)
+    )
+
+
+def _concerns(checked: str, timed: str) -> bool:
+    """A wrong forward pass spoils training too; a wrong backward spoils training only."""
+    return checked in ("", timed) or timed == "training"
