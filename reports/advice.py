@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from harness.records import BAD_CHECK_STATUSES
 from reports import text
@@ -16,6 +16,8 @@ from reports.verification_tables import summary_lines
 
 FAULTS = ("wrong", "unverified", "crashed", "timeout")
 """Statuses of a measurement that tell of a fault, not of a limit."""
+ALIKE = 0.05
+"""Peak memories closer than this share are not told apart in words."""
 BUSY = 0.5
 """Load per core at the beginning of a run above which its times deserve a warning."""
 
@@ -45,7 +47,7 @@ class Advice:
 def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
     """Sum a run up."""
     judged = [verdict for verdict in judgement.verdicts if verdict.standings]
-    champions = _champions(judged, run.info.baseline)
+    champions = _champions(judged)
     winners = {name for equals in champions.values() for name in equals}
     headlines = _headlines(judged, champions, judgement.titles, names)
     return Advice(
@@ -56,15 +58,19 @@ def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
     )
 
 
-def _champions(judged: Sequence[Verdict], baseline: str) -> dict[str, tuple[str, ...]]:
-    """For each pass, who is most often in the first group, and who shares it on the very same workloads."""
+def _champions(judged: Sequence[Verdict]) -> dict[str, tuple[str, ...]]:
+    """For each pass, who is most often in the first group, and who shares it on the very same workloads.
+
+    Among equally frequent ones, whoever has a time on more workloads: it serves more of what was asked for.
+    """
+    timed = Counter(standing.name for verdict in judged for standing in verdict.standings)
     champions: dict[str, tuple[str, ...]] = {}
     for mode in dict.fromkeys(verdict.workload.mode for verdict in judged):
         places: dict[str, set[str]] = {}
         for verdict in judged:
             for name in verdict.best if verdict.workload.mode == mode else ():
                 places.setdefault(name, set()).add(verdict.workload.key)
-        first = max(places, key=lambda name: (len(places[name]), name == baseline))
+        first = max(places, key=lambda name: (len(places[name]), timed[name]))
         equals = [name for name in places if name != first and places[name] == places[first]]
         champions[mode] = (first, *equals)
     return champions
@@ -77,8 +83,23 @@ def _headlines(
         modes = [mode for mode, some in champions.items() if some == equals]
         verdicts = [verdict for verdict in judged if verdict.workload.mode in modes]
         who = " or ".join(names.text(name) for name in equals)
-        evidence = [_record(equals, verdicts), *_exceptions(equals[0], verdicts, titles, names)]
-        yield Headline(f"Use {who} for {text.listed(modes)}.", tuple(evidence))
+        if 2 * sum(equals[0] in verdict.best for verdict in verdicts) <= len(verdicts):
+            yield Headline(f"For {text.listed(modes)} it depends.", tuple(_choices(verdicts, titles, names)))
+        else:
+            evidence = [_record(equals, verdicts), *_exceptions(equals[0], verdicts, titles, names)]
+            yield Headline(f"Use {who} for {text.listed(modes)}.", tuple(evidence))
+
+
+def _choices(verdicts: Sequence[Verdict], titles: Titles, names: Names) -> Iterable[str]:
+    """One sentence for each group of equals that is ahead somewhere."""
+    groups_of_equals: dict[frozenset[str], list[Verdict]] = {}
+    for verdict in verdicts:
+        groups_of_equals.setdefault(frozenset(verdict.best), []).append(verdict)
+    for won in sorted(groups_of_equals.values(), key=len, reverse=True):
+        who = " or ".join(names.text(name) for name in won[0].best)
+        where = titles.describe(verdict.workload for verdict in won)
+        among = f" (among {where})" if where else ""
+        yield f"Use {who} in {len(won)} of {text.plural(len(verdicts), 'workload')}{among}."
 
 
 def _record(equals: tuple[str, ...], verdicts: Sequence[Verdict]) -> str:
@@ -161,7 +182,7 @@ def _slower(name: str, judged: Sequence[Verdict]) -> Iterable[str]:
     if behind:
         yield (
             f"behind the fastest in {len(behind)} of {text.plural(len(timed), 'workload')}, "
-            f"typically at {text.multiple(median(behind))} its time (up to {text.multiple(max(behind))})"
+            f"at {text.typical(behind)} its time"
         )
     elif timed:
         yield f"never shown to be slower than the fastest, in {text.plural(len(timed), 'workload')}"
@@ -174,11 +195,8 @@ def _larger(name: str, judgement: Judgement, champions: set[str]) -> Iterable[st
     mine = peaks[peaks["implementation"] == name].set_index("key")["peak_bytes"]
     theirs = peaks[peaks["implementation"].isin(champions)].groupby("key")["peak_bytes"].min()
     factors = (mine / theirs).dropna()
-    if len(factors):
-        yield (
-            f"typically {text.multiple(factors.median())} the peak memory of "
-            f"{text.listed(sorted(champions))} (up to {text.multiple(factors.max())})"
-        )
+    if any(abs(factor - 1) > ALIKE for factor in factors):
+        yield f"{text.typical(list(factors))} the peak memory of {text.listed(sorted(champions))}"
 
 
 def _not_timed(name: str, run: Run) -> Iterable[str]:

@@ -117,10 +117,7 @@ def environment(run: Run) -> Table:
         ("python", environment.python),
         *((name, version or "missing") for name, version in environment.packages.items()),
         *((f"torch: {key}", value) for key, value in environment.torch_config.items()),
-        *(
-            (f"time for {phase}", f"{text.significant(seconds)} s")
-            for phase, seconds in info.phases_s.items()
-        ),
+        *((f"time for {phase}", f"{text.significant(seconds)} s") for phase, seconds in info.phases_s.items()),
         ("records superseded by a resumed run", str(run.superseded)),
     ]
     return Table(

@@ -70,9 +70,7 @@ def checks_frame(records: Iterable[CheckRecord]) -> pd.DataFrame:
 def measurements_frame(records: Iterable[Measurement]) -> pd.DataFrame:
     """One row for each measurement, with its workload's fields and what follows from its samples."""
     rows = [_measurement_row(record) for record in records]
-    frame = pd.DataFrame(
-        rows, columns=["key", *MEASUREMENT_FIELDS, "workload", *WORKLOAD_FIELDS, *DERIVED_FIELDS]
-    )
+    frame = pd.DataFrame(rows, columns=["key", *MEASUREMENT_FIELDS, "workload", *WORKLOAD_FIELDS, *DERIVED_FIELDS])
     numbers = ["max_error", "budget_used", "error_over_baseline", "peak_bytes", "flops", *DERIVED_FIELDS]
     return frame.astype(dict.fromkeys(numbers, float))
 

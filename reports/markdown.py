@@ -21,7 +21,7 @@ MAX_FAILURES = 20
 """Kinds of failure shown one by one."""
 
 # As entities, these are characters and never markup, in a table's cell and inside of <code> alike.
-_MARKUP = str.maketrans({character: f"&#{ord(character)};" for character in "`|*[]\\~$#!"})
+_MARKUP = str.maketrans({character: f"&#{ord(character)};" for character in "`|*\\~$#!"})
 # An underscore inside of a word means nothing to Markdown, and names are full of them.
 _EDGE_UNDERSCORE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
@@ -32,7 +32,8 @@ def escape(value: str) -> str:
     # `&` and `#` of html.escape's own entities must survive: only what it left alone is translated.
     parts = re.split(r"(&(?:amp|lt|gt);)", plain)
     escaped = "".join(part if place % 2 else part.translate(_MARKUP) for place, part in enumerate(parts))
-    return _EDGE_UNDERSCORE.sub("&#95;", escaped)
+    # Brackets are read as a link only before a parenthesis; intervals keep theirs.
+    return _EDGE_UNDERSCORE.sub("&#95;", escaped).replace("](", "]&#40;")
 
 
 def render(content: Content) -> str:

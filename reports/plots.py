@@ -134,9 +134,7 @@ class _Sketch:
 class _Draft:
     """What is drawn, and with which styles; drawing itself is done by functions below."""
 
-    def __init__(
-        self, judgement: Judgement, names: Names, style: Mapping[str, Style], resolution: float
-    ) -> None:
+    def __init__(self, judgement: Judgement, names: Names, style: Mapping[str, Style], resolution: float) -> None:
         frame = judgement.measurements
         drawable = frame["median_s"].notna() | frame["peak_bytes"].gt(0)
         self.frame = frame.loc[drawable, list(_COLUMNS)]
@@ -196,9 +194,7 @@ def _render(number: int, sketch: _Sketch) -> Plot:
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})
     figure.savefig(png, format="png", dpi=110)
-    return Plot(
-        f"{number:02d}-{sketch.slug}", sketch.title, sketch.description, svg.getvalue(), png.getvalue()
-    )
+    return Plot(f"{number:02d}-{sketch.slug}", sketch.title, sketch.description, svg.getvalue(), png.getvalue())
 
 
 def _series_figure(sketch: _Sketch) -> Figure:
@@ -275,7 +271,8 @@ def _ratios_figure(sketch: _Sketch) -> Figure:
 
 def _ratio_marks(axes: Axes, rows: pd.DataFrame, x: str, y: str, style: Style) -> None:
     """Ratios with their intervals; hollow where unresolved, without a bar where there is no interval."""
-    axes.plot(rows[x], rows[y], color=style.colour, linestyle=style.line, linewidth=0.7, alpha=0.5)
+    if y == "ratio":  # rows of workloads have no order that a line could follow
+        axes.plot(rows[x], rows[y], color=style.colour, linestyle=style.line, linewidth=0.7, alpha=0.5)
     finite = rows["low"].gt(0) & np.isfinite(rows["high"])
     spread = [(rows["ratio"] - rows["low"]).where(finite, 0), (rows["high"] - rows["ratio"]).where(finite, 0)]
     bars: dict[str, Any] = {"xerr" if x == "ratio" else "yerr": spread}
@@ -326,9 +323,7 @@ def _logarithmic(axes: Axes, values: pd.Series[float]) -> None:
 def _log_ticks(axis: Any, values: pd.Series[float]) -> None:  # noqa: ANN401 - either kind of axis
     """Few ticks, as plain numbers: 1, 2, 5, 10 over a wide range, evenly spaced ones over a narrow range."""
     wide = values.max() / values.min() > 8
-    axis.set_major_locator(
-        LogLocator(subs=(1, 2, 5), numticks=12) if wide else MaxNLocator(6, steps=[1, 2, 5, 10])
-    )
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12) if wide else MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,.6g}"))
 

@@ -21,14 +21,10 @@ def render_all(folder: Path, out: Path) -> Rendered:
     run = read(folder)
     judgement = judge(run)
     content = compose(run, judgement)
-    drawn = plots.draw(
-        judgement, content.names, [i.name for i in run.info.implementations], run.info.resolution
-    )
+    drawn = plots.draw(judgement, content.names, [i.name for i in run.info.implementations], run.info.resolution)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        pages = _write_pages(
-            out, {HTML_FILE: html.render(content, drawn), MARKDOWN_FILE: markdown.render(content)}
-        )
+        pages = _write_pages(out, {HTML_FILE: html.render(content, drawn), MARKDOWN_FILE: markdown.render(content)})
         files = [*pages, *_write_exports(run, judgement, out), *_write_plots(drawn, out / PLOTS_FOLDER)]
     except OSError as error:
         raise UserError(f"{out}: the report cannot be written there ({error}); name another folder") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from harness.statistics import Comparison
 
@@ -65,6 +66,12 @@ def span(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def typical(values: Sequence[float]) -> str:
+    """The median of some multiples, and the largest where it reads otherwise: 2.1x (up to 4.2x)."""
+    middle, largest = multiple(median(values)), multiple(max(values))
+    return middle if middle == largest else f"typically {middle} (up to {largest})"
+
+
 def clip(text: str, length: int) -> str:
     """The first `length` characters, with a mark where something is cut off."""
     return text if len(text) <= length else text[: length - 1] + "…"
@@ -77,11 +84,7 @@ def relation(comparison: Comparison) -> str:
     if figures is None:
         return f"unresolved, {significant(comparison.ratio)}x, no interval from {comparison.rounds} rounds"
     ratio, interval = figures
-    return (
-        f"{ratio}x {verdict} {interval}"
-        if verdict in ("faster", "slower")
-        else f"{verdict}, {ratio}x {interval}"
-    )
+    return f"{ratio}x {verdict} {interval}" if verdict in ("faster", "slower") else f"{verdict}, {ratio}x {interval}"
 
 
 def lead_over(name: str, comparison: Comparison) -> str:
@@ -108,7 +111,8 @@ def _figures(comparison: Comparison) -> tuple[str, str] | None:
     if comparison.verdict == "faster":
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     width = max(high - low, 1e-3)
-    decimals = min(3, max(0, -math.floor(math.log10(width))))
+    # Half of the width is the noise: it shows in the last digit.
+    decimals = min(3, max(0, math.ceil(-math.log10(width / 2))))
     return f"{ratio:.{decimals}f}", f"[{low:.{decimals}f}, {high:.{decimals}f}]"
 
 

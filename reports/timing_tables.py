@@ -75,11 +75,7 @@ def _verdict_row(
     tone = _OUTCOME_TONES[verdict.outcome]
     if not verdict.standings:
         interrupted = verdict.outcome == "interrupted"
-        words = (
-            Cell("not measured", tone=tone, detail="interrupted")
-            if interrupted
-            else Cell("no time", tone=tone)
-        )
+        words = Cell("not measured", tone=tone, detail="interrupted") if interrupted else Cell("no time", tone=tone)
         return (*axes, EMPTY, words, *((EMPTY,) * 5))
     leader = verdict.standings[0]
     return (

@@ -98,8 +98,7 @@ def failures(checks: pd.DataFrame, names: Names) -> list[Failures]:
     """Every failing check, undeclared failures first."""
     failing = checks[checks["status"].isin(_SHOWN_AS_FAILURE)]
     kinds = [
-        _failures_of(name, check, group, names)
-        for (name, check), group in groups(failing, ["implementation", "check"])
+        _failures_of(name, check, group, names) for (name, check), group in groups(failing, ["implementation", "check"])
     ]
     return sorted(kinds, key=lambda kind: kind.known)
 
@@ -239,6 +238,4 @@ def summary_line(name: str, statuses: Counter[str]) -> str:
 
 def summary_lines(checks: pd.DataFrame) -> list[str]:
     """A line for each implementation that was checked."""
-    return [
-        summary_line(name, Counter(group["status"])) for (name,), group in groups(checks, ["implementation"])
-    ]
+    return [summary_line(name, Counter(group["status"])) for (name,), group in groups(checks, ["implementation"])]

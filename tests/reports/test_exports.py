@@ -34,9 +34,7 @@ def test_results_have_a_row_for_each_measurement_with_its_ratio_and_verdict(expo
     assert (slow["low"] < slow["ratio"]).all()
     assert (slow["ratio"] < slow["high"]).all()
     assert (slow["reference"] == "sdpa").all()
-    assert {"median_s", "q1_s", "q3_s", "peak_bytes", "status", "reasons", "seq_len", "threads"} <= set(
-        results
-    )
+    assert {"median_s", "q1_s", "q3_s", "peak_bytes", "status", "reasons", "seq_len", "threads"} <= set(results)
 
 
 def test_checks_have_a_row_for_each_record(exported):
@@ -113,9 +111,7 @@ def test_pytest_benchmark_json_has_what_its_own_writer_has(exported):
     content = json.loads((exported() / "pytest-benchmark.json").read_text())
     assert set(content) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
     for benchmark in content["benchmarks"]:
-        assert {"group", "name", "fullname", "params", "param", "extra_info", "options", "stats"} == set(
-            benchmark
-        )
+        assert {"group", "name", "fullname", "params", "param", "extra_info", "options", "stats"} == set(benchmark)
         assert {*Stats.fields, "data", "iterations"} == set(benchmark["stats"])
     assert content["commit_info"]["id"] == "0123abc"
     assert content["commit_info"]["dirty"] is True

@@ -45,9 +45,7 @@ def test_the_interval_is_the_harness_own_with_the_records_looks_and_pairs(make_r
     run = make_run(lengths=(512,), checked=False)
     (verdict,) = judge(read(run)).verdicts
     records = {record.implementation: record for record in RunFolder(run).measurements()}
-    expected = compare(
-        records["document"].samples, records["sdpa"].samples, looks=4, pairs=10, resolution=0.02
-    )
+    expected = compare(records["document"].samples, records["sdpa"].samples, looks=4, pairs=10, resolution=0.02)
     assert verdict.against_reference["document"] == expected
 
 

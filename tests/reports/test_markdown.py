@@ -58,6 +58,7 @@ def test_hostile_text_breaks_out_of_no_cell(summary_of):
     assert "<script" not in source
     assert "\n# d" not in source
     assert "**e**" not in source
+    assert "](" not in source
     table = source[source.index("## Verdict for each workload") :].split("\n\n")[1].splitlines()
     assert len({line.count("|") for line in table}) == 1
 

@@ -53,9 +53,7 @@ def test_workloads_of_a_single_length_share_a_figure_of_ratios(drawn):
 
 
 def test_figures_beyond_the_limit_are_counted_not_dropped_in_silence(drawn):
-    made = drawn(
-        lengths=(16, 32), masks=tuple(f"m{number}" for number in range(plots.MAX_FIGURES + 3)), rounds=8
-    )
+    made = drawn(lengths=(16, 32), masks=tuple(f"m{number}" for number in range(plots.MAX_FIGURES + 3)), rounds=8)
     assert len(made.drawn) == plots.MAX_FIGURES
     assert made.left_out == 3
 

@@ -10,9 +10,7 @@ from harness.records import CHECKS_FILE, MEASUREMENTS_FILE, RUN_FILE
 
 
 def test_importing_reports_loads_neither_pandas_nor_matplotlib_nor_torch():
-    script = (
-        "import reports, sys; print(sorted({'pandas', 'matplotlib', 'torch', 'jinja2'} & set(sys.modules)))"
-    )
+    script = "import reports, sys; print(sorted({'pandas', 'matplotlib', 'torch', 'jinja2'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
