@@ -58,11 +58,7 @@ class Naming:
 
 def _renamed(**modules: str) -> dict[str, str]:
     """Names of weight and bias for each linear layer: theirs to ours."""
-    return {
-        f"{theirs}.{kind}": f"{ours}.{kind}"
-        for ours, theirs in modules.items()
-        for kind in ("weight", "bias")
-    }
+    return {f"{theirs}.{kind}": f"{ours}.{kind}" for ours, theirs in modules.items() for kind in ("weight", "bias")}
 
 
 _BERT_LINEARS = _renamed(W_q="self.query", W_k="self.key", W_v="self.value", W_o="output.dense")
@@ -150,9 +146,7 @@ def load_layer(path: Path, layer: int, num_heads: int | None = None) -> LayerWei
     d_model = _common_size(path, projections)
     num_heads = _number_of_heads(path, num_heads)
     if num_heads < 1 or d_model % num_heads:
-        raise UserError(
-            f"{path}: d_model {d_model} is not divisible by num_heads {num_heads}; pass other --num-heads"
-        )
+        raise UserError(f"{path}: d_model {d_model} is not divisible by num_heads {num_heads}; pass other --num-heads")
     source = f"layer {layer} of {path.name} ({naming.name} naming{f', prefix {prefix!r}' if prefix else ''})"
     return LayerWeights(projections, d_model, num_heads, source)
 
@@ -201,12 +195,8 @@ def embed_text(path: Path, text: Sequence[str] | Sequence[Sequence[int]] = DEFAU
     lengths = torch.tensor([len(item) for item in tokens])
     seq_len = int(lengths.max())
     ids = torch.tensor([item + [embeddings.pad_id] * (seq_len - len(item)) for item in tokens])  # (B, S)
-    summed = (
-        embeddings.token[ids] + embeddings.position[:seq_len] + embeddings.token_type[0]
-    )  # (B, S, d_model)
-    x = F.layer_norm(
-        summed, summed.shape[-1:], embeddings.norm_weight, embeddings.norm_bias, embeddings.norm_eps
-    )
+    summed = embeddings.token[ids] + embeddings.position[:seq_len] + embeddings.token_type[0]  # (B, S, d_model)
+    x = F.layer_norm(summed, summed.shape[-1:], embeddings.norm_weight, embeddings.norm_bias, embeddings.norm_eps)
     mask = torch.arange(seq_len) >= lengths[:, None]  # (B, S)
     return EmbeddedText(x, mask[:, None, None, :])
 
@@ -238,9 +228,7 @@ def _recognise(path: Path, names: list[str]) -> tuple[Naming, str, list[int]]:
             return naming, prefixes[0], sorted(int(match["layer"]) for match in found)
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
     known = "; ".join(f"{naming.name}: {naming.layer}{naming.tensors[0]}" for naming in NAMINGS)
-    raise UserError(
-        f"{path}: no attention layer is named in a way that is known ({known}); it has {shown or 'none'}"
-    )
+    raise UserError(f"{path}: no attention layer is named in a way that is known ({known}); it has {shown or 'none'}")
 
 
 def _read(path: Path, file: Any, name: str) -> Tensor:  # noqa: ANN401 - safetensors leaves its methods untyped
@@ -248,9 +236,7 @@ def _read(path: Path, file: Any, name: str) -> Tensor:  # noqa: ANN401 - safeten
         raise UserError(f"{path} has no tensor {name}, which its naming asks for")
     tensor: Tensor = file.get_tensor(name)
     if tensor.dtype not in _CAST_FROM:
-        raise UserError(
-            f"{path}: {name} is {tensor.dtype}; quantised weights are not read, give the original ones"
-        )
+        raise UserError(f"{path}: {name} is {tensor.dtype}; quantised weights are not read, give the original ones")
     return tensor.float()
 
 
@@ -319,9 +305,7 @@ def _number_of_heads(path: Path, given: int | None) -> int:
 
 def _tokenize(path: Path, text: Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
     """Token ids of each item; a tokenizer is only needed where an item is a string."""
-    tokenizer = (
-        _tokenizer(path.parent / "tokenizer.json") if any(isinstance(item, str) for item in text) else None
-    )
+    tokenizer = _tokenizer(path.parent / "tokenizer.json") if any(isinstance(item, str) for item in text) else None
     return [
         list(tokenizer.encode(item).ids) if tokenizer and isinstance(item, str) else [int(i) for i in item]
         for item in text
@@ -336,9 +320,7 @@ def _tokenizer(path: Path) -> Tokenizer:
             "text needs the tokenizers package: pip install 'mha-harness[text]', or give token ids"
         ) from None
     if not path.is_file():
-        raise UserError(
-            f"text needs the model's tokenizer, and {path} is not there; add it, or give token ids"
-        )
+        raise UserError(f"text needs the model's tokenizer, and {path} is not there; add it, or give token ids")
     try:
         tokenizer = Tokenizer.from_buffer(path.read_bytes())
     except Exception as error:  # noqa: BLE001 - tokenizers raises a bare Exception for a file it cannot use
@@ -357,8 +339,7 @@ def _check_tokens(tokens: Sequence[Sequence[int]], *, vocabulary: int, longest: 
             raise UserError(f"text {number} has {len(item)} tokens, and the model takes 1 to {longest}")
         if not 0 <= min(item) <= max(item) < vocabulary:
             raise UserError(
-                f"text {number} has token ids {min(item)} to {max(item)}, and the model has 0 to "
-                f"{vocabulary - 1}"
+                f"text {number} has token ids {min(item)} to {max(item)}, and the model has 0 to {vocabulary - 1}"
             )
 
 

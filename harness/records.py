@@ -326,9 +326,7 @@ class RunFolder:
         # Behind the last newline there is nothing, or a record that a kill cut short and that was never finished.
         finished = text.split("\n")[:-1]
         return [
-            _validated(model, line, f"{path}:{number}")
-            for number, line in enumerate(finished, start=1)
-            if line.strip()
+            _validated(model, line, f"{path}:{number}") for number, line in enumerate(finished, start=1) if line.strip()
         ]
 
     def repair(self) -> None:

@@ -140,9 +140,7 @@ def rank(samples: Mapping[str, Samples], *, looks: int, pairs: int, resolution: 
     leader, group = "", 0
     for name in ordered:
         against = (
-            compare(samples[name], samples[leader], looks=looks, pairs=pairs, resolution=resolution)
-            if leader
-            else None
+            compare(samples[name], samples[leader], looks=looks, pairs=pairs, resolution=resolution) if leader else None
         )
         if against is None or against.verdict == "slower":
             leader, group = name, group + 1

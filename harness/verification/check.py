@@ -36,11 +36,13 @@ class Trial:
     implementation: Implementation
     case: Case
     seed: int = 0
+    source: Callable[[Case, int], Inputs] = make_inputs
+    """Where inputs come from, given case and seed."""
 
     @cached_property
     def inputs(self) -> Inputs:
         """The case's inputs."""
-        return make_inputs(self.case, self.seed)
+        return self.source(self.case, self.seed)
 
     @cached_property
     def subject(self) -> Subject:

@@ -15,10 +15,9 @@ This is Monte Carlo arithmetic (D. S. Parker, UCLA CSD-970002, 1997) with the an
 * a gradient of a logit moves by up to 4 u times ``P (|dP| + sum P |dP|)``, for the same reason.
 
 Errors propagate through softmax, merge and projections by the computation itself, correlations included, so
-nothing is assumed of the weights, the mask or the shape. The spread of two such runs, pooled over the last
-dimension (rounding treats the channels of a row alike), times `SAFETY` is the budget. One constant for every
-dtype, shape, mask and tensor; `mha selftest`-style margins are held in the tests: right implementations stay
-below half of it.
+nothing is assumed of the weights, the mask or the shape. The spread of two such runs (see `pooled`), times
+`SAFETY`, is the budget: one constant for every dtype, shape, mask and tensor. The tests hold the margin: right
+implementations stay below half of it on the suite's cases.
 
 Where the budget exceeds the answer itself, zeros would pass: such a comparison is no evidence.
 """
@@ -120,10 +119,20 @@ def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int 
 
 
 def pooled(squares: Tensor) -> Tensor:
-    """Root of the mean square over the last dimension, NaN (of rows expected to be NaN) left out."""
+    """The spread at each element, from few samples of its square: (..., n) to (..., n).
+
+    Two samples say little of a single element, but rows share a spread, and so do columns (a trained model's x has
+    channels a hundred times as large as the others). So it is the largest of three estimates: the element's own, its
+    row's mean, and row times column over the whole, which follows large rows and large columns alike. NaN (of rows
+    expected to be NaN) is left out.
+    """
     if squares.numel() == 0:
         return squares
-    return squares.nanmean(dim=-1, keepdim=True).nan_to_num(0.0).sqrt().expand_as(squares)
+    known = squares.nan_to_num(0.0)
+    row = known.mean(dim=-1, keepdim=True)
+    column = known.reshape(-1, known.shape[-1]).mean(dim=0)
+    whole = column.mean().clamp(min=torch.finfo(known.dtype).tiny)
+    return torch.maximum(torch.maximum(known, row), row * (column / whole)).sqrt()
 
 
 def _tensors(solution: Solution) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.errors import UserError
@@ -12,6 +12,8 @@ from harness.records import CheckRecord, CheckStatus
 from harness.registry import one_line
 from harness.verification.check import Check, CheckFailedError, Evidence, Trial
 from harness.verification.checks import errors, gradients, masks, outputs, relations, state, weights
+from harness.verification.inputs import make_inputs
+from harness.verification.real_weights import RealWeights
 from harness.verification.rounding import Comparison
 from implementations.spec import ALL_DTYPES, Case, Implementation
 
@@ -40,6 +42,8 @@ class Selection:
     """Names of cases, as records and reproduction commands give them."""
     device: str = "cpu"
     seed: int = 0
+    real: RealWeights | None = None
+    """Real weights to verify on, instead of random ones."""
 
     def __post_init__(self) -> None:
         for what, given, known in (("check", self.checks, CHECK_NAMES), ("dtype", self.dtypes, ALL_DTYPES)):
@@ -63,44 +67,44 @@ class Item:
 
 def plan(implementation: Implementation, selection: Selection) -> list[Item]:
     """All checks and cases of the suite for one implementation, those it does not support included."""
-    slow = selection.device in implementation.slow_on
     items = [
         Item(check, case)
         for dtype in selection.dtypes
         for check in CHECKS
         if not selection.checks or check.name in selection.checks
-        for case in check.cases(dtype, selection.device, slow)
+        for case in _cases(check, dtype, implementation, selection)
         if not selection.masks or case.mask in selection.masks or check.general
         if not selection.cases or str(case) in selection.cases
     ]
     return list({item.key: item for item in items}.values())
 
 
-def run_items(implementation: Implementation, items: Iterable[Item], seed: int = 0) -> Iterator[CheckRecord]:
-    """Run checks in this process, one record for each."""
-    for item in items:
-        yield run_item(implementation, item, seed)
+def _cases(check: Check, dtype: str, implementation: Implementation, selection: Selection) -> Iterable[Case]:
+    if selection.real is not None:
+        return selection.real.cases(check.name, dtype, selection.device)
+    return check.cases(dtype, selection.device, selection.device in implementation.slow_on)
 
 
-def run_item(implementation: Implementation, item: Item, seed: int = 0) -> CheckRecord:
+def run_item(implementation: Implementation, item: Item, selection: Selection) -> CheckRecord:
     """Run one check on one case in this process."""
     unsupported = implementation.why_not(item.case)
     unavailable = implementation.unavailable(item.case.device)
     if unavailable:
-        return record(implementation, item, "unavailable", (unavailable,), seed)
+        return record(implementation, item, "unavailable", (unavailable,), selection)
     if unsupported:
-        return record(implementation, item, "unsupported", unsupported, seed)
+        return record(implementation, item, "unsupported", unsupported, selection)
+    source = selection.real.inputs if selection.real else make_inputs
     start = time.perf_counter()
     seen = Evidence()
     try:
-        seen = item.check.function(Trial(implementation, item.case, seed))
+        seen = item.check.function(Trial(implementation, item.case, selection.seed, source))
         reasons = _beyond_budget(seen)
     except CheckFailedError as failure:
         reasons = (str(failure),)
     except Exception as error:  # noqa: BLE001 - whatever an implementation raises is the finding
         reasons = (f"raised {one_line(error)}",)
     status, reasons = _judge(implementation, item, seen, reasons)
-    return record(implementation, item, status, reasons, seed, seen, time.perf_counter() - start)
+    return record(implementation, item, status, reasons, selection, seen, time.perf_counter() - start)
 
 
 def _beyond_budget(seen: Evidence) -> tuple[str, ...]:
@@ -134,7 +138,7 @@ def record(
     item: Item,
     status: CheckStatus,
     reasons: tuple[str, ...],
-    seed: int,
+    selection: Selection,
     seen: Evidence | None = None,
     duration_s: float = 0.0,
 ) -> CheckRecord:
@@ -160,7 +164,8 @@ def record(
         error_over_baseline=seen.error_over_baseline if seen else None,
         duration_s=round(duration_s, 6),
         reproduce=f"mha verify {implementation.name} --check {check.name} --case {case}"
-        + (f" --seed {seed}" if seed else ""),
+        + (f" --seed {selection.seed}" if selection.seed else "")
+        + (selection.real.arguments if selection.real else ""),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class _Chunk:
 
     registered: Registered
     items: tuple[Item, ...]
-    seed: int
+    selection: Selection
     folder: Path
 
     def finished(self) -> list[CheckRecord]:
@@ -34,6 +34,7 @@ def verify(
     registered: Sequence[Registered],
     selection: Selection,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    skip: Container[tuple[str, str, str]] = frozenset(),
     timeout_s: float = CHUNK_TIMEOUT_S,
 ) -> Iterator[CheckRecord]:
     """Run the suite in child processes and give records as they come.
@@ -45,9 +46,10 @@ def verify(
         registered: the implementations to verify.
         selection: the part of the suite.
         on_progress: called with the number of records done and planned.
+        skip: (implementation, check, case) of what an interrupted run has recorded already.
         timeout_s: for the checks of one implementation in one dtype.
     """
-    plans = [(each, plan(each.implementation, selection)) for each in registered]
+    plans = [(each, _still_to_do(each, selection, skip)) for each in registered]
     total, done = sum(len(items) for _, items in plans), 0
     with tempfile.TemporaryDirectory(prefix="mha-verify-") as scratch, Children(_workers()) as children:
         chunks = list(_chunks(plans, selection, Path(scratch)))
@@ -62,8 +64,20 @@ def verify(
                     left += rest
                 done += len(records)
                 on_progress(done, total)
-                yield from records
+                yield from (_with_its_plugin(each, chunks[index].registered) for each in records)
             chunks = left
+
+
+def _still_to_do(registered: Registered, selection: Selection, skip: Container[tuple[str, str, str]]) -> list[Item]:
+    items = plan(registered.implementation, selection)
+    return [item for item in items if (registered.implementation.name, *item.key) not in skip]
+
+
+def _with_its_plugin(record: CheckRecord, registered: Registered) -> CheckRecord:
+    """The command that repeats a check has to name the file that the implementation comes from."""
+    if registered.plugin is None:
+        return record
+    return record.model_copy(update={"reproduce": f"{record.reproduce} --plugin {registered.plugin}"})
 
 
 def _workers() -> int:
@@ -79,35 +93,18 @@ def _chunks(plans: Sequence[tuple[Registered, list[Item]]], selection: Selection
             own = tuple(item for item in items if item.case.dtype == dtype)
             folder = scratch / f"{registered.implementation.name}-{dtype}-0"
             folder.mkdir()
-            yield _Chunk(registered, own, selection.seed, folder)
+            yield _Chunk(registered, own, replace(selection, dtypes=(dtype,)), folder)
 
 
 def _arguments(chunk: _Chunk) -> tuple[object, ...]:
     """What can be pickled: an implementation itself holds lambdas, so the child looks it up again."""
     plugins = (chunk.registered.plugin,) if chunk.registered.plugin else ()
     keys = tuple(item.key for item in chunk.items)
-    return (
-        chunk.registered.implementation.name,
-        plugins,
-        keys,
-        chunk.seed,
-        str(chunk.folder),
-        _selection_of(chunk),
-    )
-
-
-def _selection_of(chunk: _Chunk) -> Selection:
-    first = chunk.items[0].case
-    return Selection(dtypes=(first.dtype,), device=first.device)
+    return (chunk.registered.implementation.name, plugins, keys, chunk.selection, chunk.folder)
 
 
 def _run_chunk(
-    name: str,
-    plugins: tuple[Path, ...],
-    keys: tuple[tuple[str, str], ...],
-    seed: int,
-    folder: str,
-    selection: Selection,
+    name: str, plugins: tuple[Path, ...], keys: tuple[tuple[str, str], ...], selection: Selection, folder: Path
 ) -> None:
     """In the child: run the checks of these keys in order, and append each record as it is made."""
     import torch
@@ -115,15 +112,16 @@ def _run_chunk(
     torch.set_num_threads(1)  # children run side by side
     implementation = load_registry(plugins)[name].implementation
     items = {item.key: item for item in plan(implementation, selection)}
-    output = RunFolder(Path(folder))
+    output = RunFolder(folder)
     for key in keys:
-        output.append(run_item(implementation, items[key], seed))
+        output.append(run_item(implementation, items[key], selection))
 
 
 def _after_a_death(chunk: _Chunk, finished: Sequence[CheckRecord], death: Died) -> tuple[CheckRecord, list[_Chunk]]:
     """The record of the check that was running, and the chunk of what comes after it."""
     done = len(finished)
-    culprit = record(chunk.registered.implementation, chunk.items[done], death.status, (death.reason,), chunk.seed)
+    reasons = (death.reason,)
+    culprit = record(chunk.registered.implementation, chunk.items[done], death.status, reasons, chunk.selection)
     rest = chunk.items[done + 1 :]
     if not rest:
         return culprit, []

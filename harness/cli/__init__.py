@@ -1,0 +1,74 @@
+"""The command line: `mha list | explain | verify | bench | report`.
+
+Commands are loaded when they are called: `mha --help` imports neither torch nor pandas nor matplotlib. Exit codes:
+0 good, 1 a verification failure, 2 a usage or environment error, said in one line on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from harness import __version__, require_own_implementations
+from harness.errors import UserError
+
+COMMANDS = {
+    "list": "What is registered, what it supports, and whether it can run here.",
+    "explain": "The shape of every step of multi-head attention, from a forward pass that really runs.",
+    "verify": "Run the shared checks: is it right?",
+    "bench": "Verify, time and measure memory, and write the report: which one to use here?",
+    "report": "Render the report of a run again.",
+}
+"""Each command and its line in the help; `harness.cli.<name>_command` holds it."""
+
+
+class LazyCommands(click.Group):
+    """A group that knows its commands' names and help lines, and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """In the order in which people need them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import the module of a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"harness.cli.{cmd_name}_command").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mha")
+def commands() -> None:
+    """Which multi-head attention implementation should I use here, and is it right?"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code."""
+    try:
+        require_own_implementations()
+        code = commands.main(args=arguments, prog_name="mha", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except (click.ClickException, UserError) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        click.echo(f"mha: {' '.join(message.split())}", err=True)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("mha: interrupted", err=True)
+        return 130
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,174 @@
+"""`mha verify`: run the shared checks and say what holds, what does not, and how to see it again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.console import console, plugin_option, progress, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from harness.records import CheckRecord
+    from harness.verification.suite import Selection
+
+_DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+@click.command("verify")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@plugin_option
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(_DTYPES), help="Only this dtype; may be repeated.")
+@click.option("--check", "checks", multiple=True, help="Only this check; may be repeated.")
+@click.option("--case", "cases", multiple=True, help="Only this case, as a failure names it; may be repeated.")
+@click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
+@click.option("--seed", default=0, show_default=True, help="Of weights, inputs and masks.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="FILE.safetensors",
+    help="Verify on a checkpoint's own projections, with real text as input (BERT naming).",
+)
+@click.option("--layer", default=0, show_default=True, help="Layer of --weights.")
+@click.option("--num-heads", type=int, help="Heads of --weights, where no config.json beside it says so.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write all records to this file, - for stdout."
+)
+def command(
+    names: tuple[str, ...],
+    plugins: tuple[Path, ...],
+    dtypes: tuple[str, ...],
+    checks: tuple[str, ...],
+    cases: tuple[str, ...],
+    device: str,
+    seed: int,
+    weights: Path | None,
+    layer: int,
+    num_heads: int | None,
+    json_file: Path | None,
+) -> int:
+    """Run the shared checks: is it right?
+
+    Without NAMEs, all registered implementations are verified. Exit code 1 if a check fails.
+    """
+    from harness.records import BAD_CHECK_STATUSES
+    from harness.registry import load_registry, select
+    from harness.verification.real_weights import RealWeights
+    from harness.verification.suite import Selection, dtype_of_case
+    from harness.verification.verify import verify
+
+    chosen = select(load_registry(plugins), names)
+    selection = Selection(
+        checks=checks,
+        dtypes=dtypes or tuple(dict.fromkeys(map(dtype_of_case, cases))) or _DTYPES,
+        cases=cases,
+        device=device,
+        seed=seed,
+        real=RealWeights(weights.resolve(), layer, num_heads) if weights else None,
+    )
+    _announce(selection)
+    with progress("verifying") as advance:
+        records = list(verify(chosen, selection, on_progress=lambda done, total: advance(done, total, "")))
+    order = [each.implementation.name for each in chosen]
+    records.sort(key=lambda record: (order.index(record.implementation), selection.dtypes.index(record.dtype)))
+    if json_file is not None:
+        write_json([record.model_dump(mode="json") for record in records], json_file)
+    if json_file is None or str(json_file) != "-":
+        print_results(records)
+    return 1 if any(record.status in BAD_CHECK_STATUSES for record in records) else 0
+
+
+def _announce(selection: Selection) -> None:
+    """Say what the real weights are; a file that does not fit is refused here, before any child starts."""
+    if selection.real is not None:
+        layer, text = selection.real.load()
+        batch_size, seq_len, d_model = text.x.shape
+        click.echo(
+            f"{layer.source}: d_model {d_model}, {layer.num_heads} heads; {batch_size} texts of up to {seq_len} tokens",
+            err=True,
+        )
+
+
+def print_results(records: Sequence[CheckRecord]) -> None:
+    """A table of what came out by implementation and dtype, then everything that needs a reader."""
+    if not records:
+        click.echo("nothing to verify: no check of the suite fits this selection")
+        return
+    screen = console()
+    screen.print(_table(records))
+    for record in records:
+        if record.status in ("failed", "crashed", "timeout", "unexpected_pass"):
+            _print_failure(record)
+    _print_known(records)
+    statuses = Counter(record.status for record in records)
+    summary = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in statuses.most_common())
+    screen.print(f"{len(records)} checks: {summary}", markup=False)
+
+
+_COLUMNS = {
+    "passed": ("passed",),
+    "failed": ("failed", "unexpected_pass"),
+    "crashed": ("crashed", "timeout"),
+    "known failure": ("known_failure",),
+    "no evidence": ("no_evidence",),
+    "unsupported": ("unsupported", "unavailable"),
+}
+
+
+def _table(records: Sequence[CheckRecord]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from harness.records import BAD_CHECK_STATUSES
+
+    table = Table(title="Verification", title_justify="left")
+    table.add_column("implementation")
+    table.add_column("dtype")
+    for heading in (*_COLUMNS, "largest error / budget"):
+        table.add_column(heading, justify="right")
+    for name, dtype in dict.fromkeys((r.implementation, r.dtype) for r in records):
+        mine = [r for r in records if (r.implementation, r.dtype) == (name, dtype)]
+        counts = {heading: sum(r.status in statuses for r in mine) for heading, statuses in _COLUMNS.items()}
+        used = [r.budget_used for r in mine if r.status == "passed" and r.budget_used is not None]
+        bad = any(r.status in BAD_CHECK_STATUSES for r in mine)
+        cells = [
+            Text(str(n) if n else "·", "bold red" if n and heading in ("failed", "crashed") else "")
+            for heading, n in counts.items()
+        ]
+        table.add_row(Text(name, "bold red" if bad else "bold"), dtype, *cells, f"{max(used):.2f}" if used else "·")
+    return table
+
+
+def _print_failure(record: CheckRecord) -> None:
+    from rich.text import Text
+
+    screen = console()
+    screen.print(Text(f"\n{record.implementation}: {record.check} {record.status} on {record.case}", "bold red"))
+    screen.print(Text(f"  claim: {record.claim}"))
+    for reason in record.reasons:
+        screen.print(Text(f"  {reason}"))
+    if record.budget_set_by:
+        screen.print(Text(f"  the budget comes from {record.budget_set_by}", "dim"))
+    screen.print(Text(f"  again: {record.reproduce}", "dim"))
+
+
+def _print_known(records: Sequence[CheckRecord]) -> None:
+    """What is declared: known failures, and every reason why cases are not supported."""
+    from rich.text import Text
+
+    screen = console()
+    lines: Counter[str] = Counter()
+    for record in records:
+        if record.status == "known_failure":
+            lines[f"{record.implementation}: known failure of {record.check}: {record.reasons[0]}"] += 1
+        elif record.status in ("unsupported", "unavailable"):
+            for reason in record.reasons:
+                lines[f"{record.implementation}: {record.status}: {reason}"] += 1
+    for line, number in lines.items():
+        screen.print(Text(f"{line} ({number} cases)" if number > 1 else line, "dim"))

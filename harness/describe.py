@@ -1,0 +1,38 @@
+"""From an implementation's own description to the record that a run keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.records import ImplementationInfo
+from harness.registry import Registered
+
+
+def describe_all(registered: Iterable[Registered], device: str) -> tuple[ImplementationInfo, ...]:
+    """What each implementation says of itself, for one device type."""
+    return tuple(_describe(each, device) for each in registered)
+
+
+def _describe(registered: Registered, device: str) -> ImplementationInfo:
+    implementation = registered.implementation
+    limits = [f"not supported: {limit.reason}" for limit in implementation.limits]
+    less_precise = [f"{dtype} is only as precise as {like}" for dtype, like in implementation.rounds_like.items()]
+    failures = [
+        f"known failure of {failure.check}: {failure.reason} ({failure.source})"
+        for failure in implementation.known_failures
+    ]
+    return ImplementationInfo(
+        name=implementation.name,
+        summary=implementation.summary,
+        source=implementation.source,
+        origin=registered.origin,
+        dtypes=implementation.dtypes,
+        devices=implementation.devices,
+        mask_kinds=implementation.mask_kinds,
+        gradients=implementation.gradients,
+        fully_masked_row=implementation.fully_masked_row,
+        memory_growth=implementation.memory_growth,
+        verify_only=implementation.verify_only.get(device, ""),
+        unavailable=implementation.unavailable(device),
+        declared=(*limits, *less_precise, *failures),
+    )
