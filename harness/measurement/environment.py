@@ -67,7 +67,7 @@ def _torch_config() -> dict[str, str]:
         "BLAS": blas[1] if blas else "",
         "OpenMP": openmp[1] if openmp else "",
         "CPU capability": torch.backends.cpu.get_cpu_capability(),
-        "oneDNN": "on" if torch.backends.mkldnn.is_available() else "off",
+        "oneDNN": "on" if "USE_MKLDNN=1" in torch.__config__.show() else "off",
         "CUDA": torch.version.cuda or "",
         "float32 matmul precision": torch.get_float32_matmul_precision(),
     }

@@ -1,4 +1,4 @@
-"""The state of the process that a call may change behind everybody's back, saved once and restored before each block."""
+"""State of the process that a call may change behind everybody's back: saved once, restored before each block."""
 
 from __future__ import annotations
 

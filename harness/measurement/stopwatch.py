@@ -119,12 +119,12 @@ class CudaStopwatch:
     def block(self, call: Call, repeats: int) -> Block:
         """Run a call a number of times, and say what one took on the device; CPU time is the host's."""
         self._restore()
-        starts, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(repeats)] for _ in range(2))
+        starts, ends = ([_event() for _ in range(repeats)] for _ in range(2))
         clocks = self._clocks
         torch.cuda.synchronize(self._device)
         with _no_garbage_collection():
             switches, cpu = clocks.switches(), clocks.cpu()
-            torch.cuda._sleep(self.SLEEP_CYCLES)  # noqa: SLF001 - torch offers no public way to keep a device busy
+            _keep_device_busy(self.SLEEP_CYCLES)
             for start, end in zip(starts, ends, strict=True):
                 self._flush.zero_()
                 start.record()
@@ -134,3 +134,12 @@ class CudaStopwatch:
             cpu, switches = clocks.cpu() - cpu, clocks.switches() - switches
         total_ms = sum(start.elapsed_time(end) for start, end in zip(starts, ends, strict=True))
         return Block(total_ms / 1e3 / repeats, cpu / repeats, switches)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def _keep_device_busy(cycles: int) -> None:
+    # torch offers no public way to do that, and leaves this one untyped.
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001

@@ -1,0 +1,178 @@
+"""A sweep: cell after cell, each in a fresh process, recorded as it ends, resumed where it stopped.
+
+*Resuming.* Comparisons need the same rounds, so samples of one cell are never taken in two goes. A cell is finished
+once each of its implementations is recorded. If a kill came while a cell's records were being written, those with
+samples stay as they are, and what is missing beside them is recorded as skipped, with the reason; without samples
+among them, what is missing is measured. Records without samples are written first, so that this is rare.
+
+*Culprits.* If a cell's process dies, each of its implementations is measured alone, briefly, in a process of its
+own. Those whose process dies again are recorded with its cause, and the others are measured together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.children import Children, Died, Task
+from harness.measurement import work
+from harness.measurement.cell import CellResult, CellTask, Settings, measure_cell
+from harness.records import Measurement, MeasurementStatus, RunFolder, Workload
+from harness.registry import Registered
+
+Blocked = Callable[[str, Workload], tuple[str, ...]]
+"""Given an implementation's name and a workload, why verification bars it; empty if it does not."""
+OnProgress = Callable[[int, int, str, float], None]
+"""Called with cells done, cells in all, the current workload (empty at the end), and seconds left."""
+
+_PROBE_SECONDS = 0.5
+"""Budget for timing when an implementation is run alone to see whether it kills its process."""
+_ORACLE_FLOPS_PER_S = 4e9
+"""A first guess at how fast the oracle is, in floating point operations of the call; the cells done correct it."""
+
+
+def run_sweep(
+    folder: RunFolder,
+    workloads: Sequence[Workload],
+    registered: Sequence[Registered],
+    plugins: Sequence[Path],
+    settings: Settings,
+    blocked: Blocked,
+    on_progress: OnProgress,
+) -> None:
+    """Measure all workloads that the folder does not hold yet.
+
+    Args:
+        folder: of a run that was created; its last line may have been cut short by a kill.
+        workloads: in the order in which they are to be measured, cheap ones first.
+        registered: implementations to be measured.
+        plugins: files to load in the child processes.
+        settings: of the measurements.
+        blocked: verification's word on an implementation and a workload.
+        on_progress: told of each cell as it begins, and of the end.
+    """
+    folder.repair()
+    with Children(workers=1) as children:
+        sweep = _Sweep(folder, children, tuple(plugins), settings, blocked)
+        sweep.run(workloads, [entry.implementation.name for entry in registered], on_progress)
+
+
+def cost_s(workload: Workload, settings: Settings) -> float:
+    """A guess at the seconds a cell takes, for the time left."""
+    return settings.cell_seconds + work.flops(workload) / _ORACLE_FLOPS_PER_S
+
+
+@dataclass
+class _Pace:
+    """How the cells done so far compare with the guess."""
+
+    guessed_s: float = 0.0
+    taken_s: float = 0.0
+
+    def add(self, guessed_s: float, taken_s: float) -> None:
+        self.guessed_s += guessed_s
+        self.taken_s += taken_s
+
+    def left_s(self, guessed_s: float) -> float:
+        return guessed_s * (self.taken_s / self.guessed_s if self.guessed_s else 1.0)
+
+
+@dataclass
+class _Sweep:
+    folder: RunFolder
+    children: Children
+    plugins: tuple[Path, ...]
+    settings: Settings
+    blocked: Blocked
+    pace: _Pace = field(default_factory=_Pace)
+
+    def run(self, workloads: Sequence[Workload], names: Sequence[str], on_progress: OnProgress) -> None:
+        recorded = _by_workload(self.folder.measurements())
+        costs = [cost_s(workload, self.settings) for workload in workloads]
+        for index, workload in enumerate(workloads):
+            before = recorded.get(workload.key, {})
+            missing = [name for name in names if name not in before]
+            if missing:
+                on_progress(index, len(workloads), _title(workload), self.pace.left_s(sum(costs[index:])))
+                begin = time.perf_counter()
+                self._finish(workload, missing, before.values())
+                self.pace.add(costs[index], time.perf_counter() - begin)
+        on_progress(len(workloads), len(workloads), "", 0.0)
+
+    def _finish(self, workload: Workload, missing: Sequence[str], before: Iterable[Measurement]) -> None:
+        """Record what a cell lacks, and add its phases to the run's."""
+        begin = time.perf_counter()
+        if any(measurement.samples is not None for measurement in before):
+            result = CellResult(tuple(_came_too_late(workload, name) for name in missing), {})
+        else:
+            result = self._measure(workload, missing)
+        for measurement in sorted(result.measurements, key=lambda each: each.samples is not None):
+            self.folder.append(measurement)
+        rest = time.perf_counter() - begin - sum(result.phases_s.values())
+        self._add_phases({**result.phases_s, "rest": rest})
+
+    def _add_phases(self, phases_s: Mapping[str, float]) -> None:
+        info = self.folder.info()
+        total = {name: info.phases_s.get(name, 0.0) + seconds for name, seconds in phases_s.items()}
+        self.folder.write_info(info.model_copy(update={"phases_s": {**info.phases_s, **total}}))
+
+    def _measure(self, workload: Workload, names: Sequence[str]) -> CellResult:
+        reasons = {name: self.blocked(name, workload) for name in names}
+        barred = [_unmeasured(workload, name, "unverified", *why) for name, why in reasons.items() if why]
+        free = tuple(name for name in names if not reasons[name])
+        measured = self._measure_together(workload, free) if free else CellResult((), {})
+        return CellResult((*barred, *measured.measurements), measured.phases_s)
+
+    def _measure_together(self, workload: Workload, names: tuple[str, ...]) -> CellResult:
+        task = CellTask(workload, names, self.plugins, self.settings)
+        outcome = self._run(task)
+        if not isinstance(outcome, Died):
+            return outcome
+        culprits = {name: death for name in names if (death := self._probe(task, name, outcome)) is not None}
+        lost = [_unmeasured(workload, name, death.status, death.reason) for name, death in culprits.items()]
+        others = tuple(name for name in names if name not in culprits)
+        second = self._run(replace(task, names=others)) if culprits and others else outcome
+        if not isinstance(second, Died):
+            return CellResult((*lost, *second.measurements), second.phases_s)
+        reason = f"the process that measured them together died, and each of them alone did not: {second.reason}"
+        lost += [_unmeasured(workload, name, second.status, reason) for name in others]
+        return CellResult(tuple(lost), {})
+
+    def _probe(self, task: CellTask, name: str, together: Died) -> Died | None:
+        """How an implementation's process dies when it is alone in it; None if it does not."""
+        if len(task.names) == 1:
+            return together
+        settings = replace(self.settings, cell_seconds=min(_PROBE_SECONDS, self.settings.cell_seconds))
+        outcome = self._run(replace(task, names=(name,), settings=settings))
+        return outcome if isinstance(outcome, Died) else None
+
+    def _run(self, task: CellTask) -> CellResult | Died:
+        timeout_s = 10 * cost_s(task.workload, task.settings) + task.settings.grace_seconds
+        return self.children.run(Task(measure_cell, (task,), timeout_s))
+
+
+def _by_workload(measurements: Iterable[Measurement]) -> dict[str, dict[str, Measurement]]:
+    found: dict[str, dict[str, Measurement]] = {}
+    for measurement in measurements:
+        found.setdefault(measurement.workload.key, {})[measurement.implementation] = measurement
+    return found
+
+
+def _title(workload: Workload) -> str:
+    return f"{workload.label} {workload.key}"
+
+
+def _came_too_late(workload: Workload, name: str) -> Measurement:
+    reason = (
+        "the run was killed while this cell was being recorded, and rounds measured now would not be side by side "
+        "with those recorded then; run `mha bench` into a new folder to compare"
+    )
+    return _unmeasured(workload, name, "skipped", reason)
+
+
+def _unmeasured(workload: Workload, name: str, status: MeasurementStatus, *reasons: str) -> Measurement:
+    return Measurement(
+        implementation=name, workload=workload, status=status, reasons=reasons, flops=work.flops(workload)
+    )
