@@ -7,16 +7,15 @@ a file and never to the user's terminal; of a child that dies, the last line is 
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -27,7 +26,6 @@ from harness.registry import one_line
 ResultT = TypeVar("ResultT")
 
 _PRELOAD = ["torch", "numpy", "harness.registry", "harness.verification.suite"]
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,15 @@ def _begin_child(output: str) -> None:
     log = os.open(Path(output) / f"{os.getpid()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    if sys.platform == "linux":
-        # A killed parent takes the fork server with it; without this, its children would go on computing and
-        # disturb the measurements of the run that resumes.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    Thread(target=_die_with_the_parent, daemon=True).start()
+
+
+def _die_with_the_parent() -> None:
+    """Sleep until the parent is gone, then go too.
+
+    A child that outlives a killed parent would go on computing, and disturb the measurements of the run that resumes.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

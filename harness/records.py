@@ -354,5 +354,5 @@ def describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"]) or "(whole)"
     more = error.error_count() - 1
-    came = "" if first["type"] in ("missing", "json_invalid") else f", got {str(first['input'])[:80]!r}"
+    came = "" if first["type"] in ("missing", "json_invalid") else f", got {repr(first['input'])[:80]}"
     return f"{key}: {first['msg']}{came}" + (f" (and {more} more)" if more else "")

@@ -131,9 +131,7 @@ def test_only_the_layers_own_tensors_are_read(tiny, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_floating_dtypes_are_cast_to_float32(tmp_path, dtype):
     path = write(tmp_path, {name: tensor.to(dtype) for name, tensor in bert_tensors().items()})
-    assert {tensor.dtype for tensor in load_layer(path, 0, num_heads=2).projections.values()} == {
-        torch.float32
-    }
+    assert {tensor.dtype for tensor in load_layer(path, 0, num_heads=2).projections.values()} == {torch.float32}
     assert embed_text(path, [[1]]).x.dtype == torch.float32
 
 
@@ -184,9 +182,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     assert "is not a file" in refusal(load_layer, tmp_path, 0)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\x10" + b"\0" * 40]
-)
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\x10" + b"\0" * 40])
 def test_a_file_that_is_not_safetensors_is_refused(tmp_path, content):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
@@ -240,9 +236,7 @@ def test_another_naming_costs_one_entry_even_if_it_packs_its_tensors(tmp_path, m
         named |= dict(zip([f"W_{p}.bias" for p in "qkv"], biases, strict=True))
         return named | {f"W_o.{kind}": tensors[f"out.{kind}"] for kind in ("weight", "bias")}
 
-    packed = Naming(
-        "packed", "blocks.{layer}.", ("in.weight", "in.bias", "out.weight", "out.bias"), unpacked, "", {}
-    )
+    packed = Naming("packed", "blocks.{layer}.", ("in.weight", "in.bias", "out.weight", "out.bias"), unpacked, "", {})
     monkeypatch.setattr(checkpoints, "NAMINGS", (BERT, packed))
     in_weight = torch.randn(3 * D_MODEL, D_MODEL)
     tensors = {"in.weight": in_weight, "in.bias": torch.randn(3 * D_MODEL)}
@@ -410,10 +404,7 @@ def likeness(path: Path, exchange: tuple[str, ...] = ()) -> tuple[float, float]:
             attention = MultiHeadAttention(loaded.d_model, loaded.num_heads)
             places = dict(zip(exchange, reversed(exchange), strict=True))
             attention.load_state_dict(
-                {
-                    places.get(name[:3], name[:3]) + name[3:]: value
-                    for name, value in loaded.projections.items()
-                }
+                {places.get(name[:3], name[:3]) + name[3:]: value for name, value in loaded.projections.items()}
             )
 
             def get(name, kind, layer=layer):

@@ -61,9 +61,7 @@ def test_the_table_is_the_documents_row_by_row(steps):
     assert seen == TABLE
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "seq_len", "d_model", "num_heads"), [(1, 1, 1, 1), (3, 7, 12, 3), (1, 5, 8, 1)]
-)
+@pytest.mark.parametrize(("batch_size", "seq_len", "d_model", "num_heads"), [(1, 1, 1, 1), (3, 7, 12, 3), (1, 5, 8, 1)])
 def test_every_symbolic_shape_equals_the_observed_one(batch_size, seq_len, d_model, num_heads):
     sizes = {"batch_size": batch_size, "seq_len": seq_len, "d_model": d_model, "num_heads": num_heads}
     sizes["d_k"] = d_model // num_heads
@@ -104,9 +102,7 @@ class ScalesAfterTheSoftmax(MultiHeadAttention):
 
     def forward(self, x, mask=None):
         b, s, _ = x.size()
-        Q, K, V = (
-            w(x).view(b, s, self.num_heads, self.d_k).transpose(1, 2) for w in (self.W_q, self.W_k, self.W_v)
-        )
+        Q, K, V = (w(x).view(b, s, self.num_heads, self.d_k).transpose(1, 2) for w in (self.W_q, self.W_k, self.W_v))
         weights = F.softmax((Q @ K.transpose(-2, -1)).masked_fill(mask, -1e9), dim=-1)
         weights = weights / torch.sqrt(torch.tensor(self.d_k, dtype=torch.float32))
         return self.W_o((weights @ V).transpose(1, 2).contiguous().view(b, s, -1))
@@ -136,9 +132,7 @@ def test_a_fused_kernel_is_not_taken_for_the_documents_steps():
     class Fused(MultiHeadAttention):
         def forward(self, x, mask=None):
             q, k, v = (w(x).unflatten(-1, (2, 4)).transpose(1, 2) for w in (self.W_q, self.W_k, self.W_v))
-            return self.W_o(
-                F.scaled_dot_product_attention(q, k, v, attn_mask=~mask).transpose(1, 2).flatten(2)
-            )
+            return self.W_o(F.scaled_dot_product_attention(q, k, v, attn_mask=~mask).transpose(1, 2).flatten(2))
 
     with pytest.raises(NotTheDocumentError, match="scaled_dot_product_attention"):
         run(Fused(8, 2))
