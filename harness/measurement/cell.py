@@ -132,6 +132,7 @@ class _Cell:
         self.entries = {implementation.name: _Entry() for implementation in implementations}
         self.calls: dict[str, TimedCall] = {}
         self.phases_s: dict[str, float] = {}
+        self.restore = RuntimeState.capture().restore
 
     def run(self) -> None:
         able = [implementation for implementation in self.implementations if self._is_able(implementation)]
@@ -214,10 +215,9 @@ class _Cell:
             self.entries[name].facts |= _facts(timing, name)
 
     def _stopwatch(self) -> Stopwatch:
-        restore = RuntimeState.capture().restore
         if self.workload.device == "cuda":
-            return CudaStopwatch(torch.device("cuda"), restore)
-        return CpuStopwatch(clocks_for(self.workload.threads), restore)
+            return CudaStopwatch(torch.device("cuda"), self.restore)
+        return CpuStopwatch(clocks_for(self.workload.threads), self.restore)
 
     def _profile(self, name: str) -> None:
         with self._crash_ends(name):
@@ -233,11 +233,13 @@ class _Cell:
 
     @contextmanager
     def _crash_ends(self, name: str) -> Iterator[None]:
-        """Whatever an implementation raises ends it, and it alone."""
+        """Whatever an implementation raises ends it, and it alone; what it set is set back."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - it becomes a recorded status
             self._end_crashed(name, one_line(error))
+        finally:
+            self.restore()
 
     def _end_crashed(self, name: str, reason: str) -> None:
         self.entries[name].end("crashed", reason)

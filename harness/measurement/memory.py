@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 from harness.measurement.stopwatch import Call
 
-_CHARACTERISTIC = re.compile(r"attention|attn|_softmax|bmm", re.IGNORECASE)
+_CHARACTERISTIC = re.compile(r"^\w+::\w*(attention|attn|_softmax|bmm)", re.IGNORECASE)
+"""Registered operators by name; autograd's own nodes, which have other forms of names, only call those."""
 _WRAPPERS = frozenset({"aten::scaled_dot_product_attention"})
 """Operators that only choose another one, which says more."""
 _CPU = 0
@@ -93,7 +94,8 @@ class _Trace:
 
 
 def _profile(call: Call) -> _Trace:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    # torch.profiler.profile, built on this one, imports torch's compiler as it starts: a second for each process.
+    with profile(use_kineto=True, profile_memory=True) as profiler:
         call()
     try:
         return _from_event_tree(profiler)
@@ -104,15 +106,15 @@ def _profile(call: Call) -> _Trace:
 def _from_event_tree(profiler: profile) -> _Trace:
     from torch._C._profiler import _EventType
 
-    kineto: Any = profiler.profiler
-    events = sorted(_walk(kineto.kineto_results.experimental_event_tree()), key=attrgetter("start_time_ns"))
+    results: Any = profiler.kineto_results
+    events = sorted(_walk(results.experimental_event_tree()), key=attrgetter("start_time_ns"))
     allocations = (
         _Allocation(event.start_time_ns, event.extra_fields.alloc_size, event.extra_fields.total_allocated)
         for event in events
         if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu"
     )
     operators = (event.name for event in events if event.tag == _EventType.TorchOp)
-    return _Trace(tuple(allocations), tuple(operators), "torch.profiler allocator events")
+    return _Trace(tuple(allocations), tuple(operators), "torch profiler allocator events")
 
 
 def _walk(events: Iterable[Any]) -> Iterator[Any]:
@@ -124,7 +126,7 @@ def _walk(events: Iterable[Any]) -> Iterator[Any]:
 def _from_chrome_trace(profiler: profile) -> _Trace:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
+        profiler.export_chrome_trace(str(path))  # type: ignore[no-untyped-call]  # torch leaves it untyped
         events = json.loads(path.read_text())["traceEvents"]
     events = sorted((event for event in events if "ts" in event), key=lambda event: event["ts"])
     allocations = (
@@ -133,4 +135,4 @@ def _from_chrome_trace(profiler: profile) -> _Trace:
         if event["name"] == "[memory]" and event["args"]["Device Type"] == _CPU
     )
     operators = (event["name"] for event in events if event.get("cat") == "cpu_op")
-    return _Trace(tuple(allocations), tuple(operators), "torch.profiler trace")
+    return _Trace(tuple(allocations), tuple(operators), "torch profiler trace")

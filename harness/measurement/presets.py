@@ -190,7 +190,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _explain(error: ValidationError) -> str:
     """The first thing wrong in one line: key, what came, what is allowed; and how many more there are."""
-    first = error.errors(include_url=False)[0]
+    # A misspelt key is also a missing one: it is the spelling that the user can see.
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     table = Sweep if len(first["loc"]) > 1 else Preset
     expected = _EXPLANATIONS.get(first["type"], _message)(first, table)
     came = "" if first["type"] == "missing" or isinstance(first["input"], (dict, list)) else f"got {first['input']!r}, "
