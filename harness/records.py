@@ -250,6 +250,11 @@ class RunInfo(Record):
     resolution: float
     """Half-width of the band of ratios called tied, e.g. 0.02."""
     seed: int
+    cell_seconds: float = 3.0
+    """Time budget of the timed rounds of one cell."""
+    max_rounds: int = 160
+    plugins: tuple[str, ...] = ()
+    """Files with implementations that were given on the command line."""
     environment: Environment
     implementations: tuple[ImplementationInfo, ...]
     workloads: tuple[Workload, ...]

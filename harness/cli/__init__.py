@@ -6,6 +6,8 @@ Commands are loaded when they are called: `mha --help` imports neither torch nor
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -45,8 +47,21 @@ class LazyCommands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _print_versions(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """What is installed here, for a report of a fault: read from the packages' metadata, nothing is imported."""
+    if not wanted:
+        return
+    installed = {d.name.lower(): d.version for d in importlib.metadata.distributions() if d.name}
+    known = ("torch", "xformers", "triton", "numpy", "scipy", "pandas", "matplotlib", "pytest", "pytest-benchmark")
+    versions = ", ".join(f"{name} {installed[name]}" for name in known if name in installed)
+    click.echo(f"mha {__version__} on Python {platform.python_version()} with {len(installed)} packages: {versions}")
+    ctx.exit()
+
+
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="mha")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions, help="Show versions."
+)
 def commands() -> None:
     """Which multi-head attention implementation should I use here, and is it right?"""
 

@@ -21,8 +21,9 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 WIDTH_WITHOUT_TERMINAL = 200
 """Columns of tables that go into a file or a pipe: rich would take 80 and wrap them beyond reading."""
 
-Advance = Callable[[int, int, str], None]
-"""Called with what is done, the total, and what is being done now."""
+Advance = Callable[[int, int, str, float | None], None]
+"""Called with what is done, the total, what is being done now, and the seconds left if that is known better than by
+the share done."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -38,32 +39,31 @@ def console(*, stderr: bool = False) -> Console:
 @contextmanager
 def progress(what: str) -> Iterator[Advance]:
     """A progress bar with time left on standard error; one plain line at the start when not a terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     screen = console(stderr=True)
     if not screen.is_terminal:
         click.echo(f"{what} ...", err=True)
-        yield lambda _done, _total, _now: None
+        yield lambda _done, _total, _now, _left_s: None
         return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
         TextColumn("[dim]{task.fields[now]}"),
     )
     with Progress(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task(what, total=None, now="")
-        yield lambda done, total, now: bar.update(task, completed=done, total=total, now=now)
+        task = bar.add_task(what, total=None, now="", left="")
+
+        def advance(done: int, total: int, now: str, left_s: float | None) -> None:
+            if left_s is None and done:
+                left_s = (bar.tasks[0].elapsed or 0.0) / done * (total - done)
+            left = "" if left_s is None else f"{left_s / 60:.0f} min left" if left_s > 90 else f"{left_s:.0f} s left"
+            bar.update(task, completed=done, total=total, now=now, left=left)
+
+        yield advance
 
 
 def write_json(content: object, file: Path | None = None) -> None:

@@ -74,7 +74,7 @@ def command(
     )
     _announce(selection)
     with progress("verifying") as advance:
-        records = list(verify(chosen, selection, on_progress=lambda done, total: advance(done, total, "")))
+        records = list(verify(chosen, selection, on_progress=lambda done, total: advance(done, total, "", None)))
     order = [each.implementation.name for each in chosen]
     records.sort(key=lambda record: (order.index(record.implementation), selection.dtypes.index(record.dtype)))
     if json_file is not None:

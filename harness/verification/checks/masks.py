@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.verification.check import (
     LONG,
+    SQUARE,
     Check,
     CheckFailedError,
     Evidence,
@@ -119,12 +120,15 @@ def _with_logits_of_two_levels(inputs: Inputs, allowed: float, masked: float) ->
 def check_fully_masked_row_is_as_declared(trial: Trial) -> Evidence:
     """A row whose keys are all masked gives what is declared; other rows and all gradients stay right.
 
-    Catches NaN that a single empty row spreads into the weight gradients of the whole batch.
+    Catches NaN that a single empty row, or a head without any key, spreads into the weight gradients of the whole
+    batch.
     """
     assert trial.inputs.mask is not None
     mask = trial.inputs.mask.clone()
     if trial.case.mask == "padding":
         mask[0] = True  # an item of nothing but padding
+    elif trial.case.mask == "per_head":
+        mask[0, 1] = True  # a whole head
     else:
         mask[0, 1, 2] = True  # a row in one head only
         mask[1, :, 0] = True  # a row in all heads
@@ -162,11 +166,25 @@ def check_an_all_false_mask_changes_nothing(trial: Trial) -> Evidence:
     return Evidence((comparison,), expectation.set_by)
 
 
+def check_the_flag_adds_to_the_mask(trial: Trial) -> Evidence:
+    """With a mask and the causal flag together, a key is hidden if either hides it.
+
+    Catches modules that drop the mask beside the flag (some in one mode only), or the flag beside the mask.
+    """
+    if "causal" not in trial.implementation.mask_kinds:
+        return Evidence()  # it takes no flag
+    inputs = replace(trial.inputs, is_causal=True)
+    answer = trial.subject.answer(inputs, trial.case.mode)
+    return evidence(trial.expect(inputs, gradients=trial.case.mode == "training"), answer.tensors)
+
+
 CHECKS = (
     Check(
         check_mask_layouts_mean_the_same,
         core(("causal_mask", "padding", "padding_causal", "per_head", "dense")),
     ),
+    # With as many items as heads, a mask for each head could be mistaken for one for each item.
+    Check(check_mask_layouts_mean_the_same, one(replace(SQUARE, mask="per_head"))),
     Check(
         check_masked_keys_have_no_influence,
         core(("causal", "causal_mask", "padding", "padding_causal", "per_head", "dense")),
@@ -174,9 +192,10 @@ CHECKS = (
     Check(check_masked_keys_lose_to_any_allowed_logit, only_wide(core(("padding",)))),
     Check(
         check_fully_masked_row_is_as_declared,
-        core(("dense", "padding"), modes=("inference", "training")),
+        core(("dense", "padding", "per_head"), modes=("inference", "training")),
         bars_timing=False,
     ),
     Check(check_a_row_may_lose_its_first_512_keys, one(replace(LONG, mask="causal_mask"), also_slow=False)),
     Check(check_an_all_false_mask_changes_nothing, core(("causal_mask",))),
+    Check(check_the_flag_adds_to_the_mask, core(("padding",), modes=("inference", "training"))),
 )

@@ -9,6 +9,7 @@ import torch
 
 from harness.verification.check import (
     CORE,
+    PAST_A_BLOCK,
     Check,
     CheckFailedError,
     Evidence,
@@ -20,6 +21,7 @@ from harness.verification.check import (
     thorough,
 )
 from harness.verification.rounding import baseline_error
+from implementations.spec import Case
 
 
 def check_output_is_like_the_input(trial: Trial) -> Evidence:
@@ -77,9 +79,16 @@ def check_any_strides_are_accepted(trial: Trial) -> Evidence:
     return Evidence(tuple(comparisons), set_by)
 
 
+WHOLE_BLOCKS = replace(PAST_A_BLOCK, seq_len=128)
+"""A multiple of every usual block size: nothing is left over for a kernel's last, partial block."""
+WIDE_HEADS = Case(batch_size=2, seq_len=9, d_model=192, num_heads=3)
+"""d_k = 64 and an odd number of heads."""
+
 CHECKS = (
     Check(check_output_is_like_the_input, core(("none", "causal"), modes=("inference", "training"))),
     Check(check_matches_the_oracle, thorough("inference")),
+    Check(check_matches_the_oracle, one(WHOLE_BLOCKS, also_slow=False)),
+    Check(check_matches_the_oracle, one(WIDE_HEADS)),
     Check(check_large_logits_leave_other_items_alone, core(("none", "causal", "padding"))),
     Check(check_an_empty_batch_gives_an_empty_output, one(replace(CORE, batch_size=0)), bars_timing=False),
     Check(check_any_strides_are_accepted, core(("none", "causal"))),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from harness.verification.check import Check, Evidence, Trial, core, same_as
+from harness.verification.check import Check, Evidence, Trial, core, evidence, same_as
 
 
 def check_batch_items_are_independent(trial: Trial) -> Evidence:
@@ -47,8 +47,24 @@ def check_a_constant_in_b_k_changes_nothing(trial: Trial) -> Evidence:
     return Evidence((same_as("output with another b_k", got, before, budget),), expectation.set_by)
 
 
+def check_duplicated_keys_count_twice(trial: Trial) -> Evidence:
+    """A token that occurs twice weighs twice, and both occurrences give the same row.
+
+    Catches kernels that keep one of several equal keys, and positions that leak into the logits.
+    """
+    x = trial.inputs.x.clone()
+    x[:, -1] = x[:, 0]
+    inputs = replace(trial.inputs, x=x)
+    expectation = trial.expect(inputs)
+    output, budget = trial.subject.infer(inputs), expectation.budgets["output"]
+    seen = evidence(expectation, {"output": output})
+    twins = same_as("output of a token's second occurrence", output[:, -1], output[:, 0], budget[:, 0])
+    return Evidence((*seen.comparisons, twins), seen.set_by)
+
+
 CHECKS = (
     Check(check_batch_items_are_independent, core(("none", "causal", "padding", "dense"))),
     Check(check_permuting_tokens_permutes_the_output, core(("none",))),
     Check(check_a_constant_in_b_k_changes_nothing, core(("none", "causal"))),
+    Check(check_duplicated_keys_count_twice, core(("none",))),
 )

@@ -13,9 +13,10 @@ from implementations.spec import PROJECTION_NAMES
 
 
 def check_inputs_are_left_alone(trial: Trial) -> Evidence:
-    """A call changes neither x nor the mask nor the weights."""
+    """A call changes neither x nor the mask nor the weights, nor its backward pass the gradient handed to it."""
     inputs, subject = trial.inputs, trial.subject
-    watched = {"x": inputs.x, **{f"parameter {n}": p for n, p in subject.module.named_parameters()}}
+    watched = {"x": inputs.x, "the output's gradient": inputs.cotangent}
+    watched |= {f"parameter {n}": p for n, p in subject.module.named_parameters()}
     if inputs.mask is not None:
         watched["the mask"] = inputs.mask
     before = {name: tensor.detach().clone() for name, tensor in watched.items()}
@@ -38,11 +39,19 @@ def check_calls_repeat_bit_for_bit(trial: Trial) -> Evidence:
 
 
 def check_a_call_has_no_memory(trial: Trial) -> Evidence:
-    """A second call with other data, another mask and another length gives its own right answer."""
-    trial.subject.infer(trial.inputs)
-    longer = make_inputs(replace(trial.case, seq_len=trial.case.seq_len + 4), trial.seed + 1)
-    second = replace(longer, weights=trial.inputs.weights)
-    return trial.compare_output(second, trial.subject.infer(second))
+    """A second call with other data and another mask, of the same and of another length, gives its own right answer.
+
+    Catches masks, keys or whole outputs that are kept from call to call.
+    """
+    comparisons, set_by = [], ""
+    for more in (0, 4):
+        trial.subject.infer(trial.inputs)
+        drawn = make_inputs(replace(trial.case, seq_len=trial.case.seq_len + more), trial.seed + 1)
+        second = replace(drawn, weights=trial.inputs.weights)
+        seen = trial.compare_output(second, trial.subject.infer(second))
+        comparisons += [replace(c, tensor=f"output of a second call, {more} tokens longer") for c in seen.comparisons]
+        set_by = seen.set_by
+    return Evidence(tuple(comparisons), set_by)
 
 
 def check_outputs_never_alias(trial: Trial) -> Evidence:

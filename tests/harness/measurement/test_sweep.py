@@ -75,7 +75,7 @@ def test_what_verification_bars_is_recorded_and_not_timed(make_folder, workloads
 def test_an_implementation_that_kills_or_stops_its_process_costs_its_own_result_only(
     make_folder, workloads, sweep, write_plugin, settings, fault, status, cause
 ):
-    settings = type(settings)(cell_seconds=0.1, max_rounds=10, grace_seconds=4.0)
+    settings = type(settings)(cell_seconds=0.1, max_rounds=10, grace_seconds=3.0)
     folder = make_folder(workloads[:1])
     plugin = write_plugin("culprit", fault)
     found, _ = sweep(folder, workloads[:1], ["sdpa", "culprit", "einsum"], [plugin], settings)
@@ -183,7 +183,7 @@ def processes_below(process):
 @pytest.fixture
 def many(workload):
     """Cells enough to be in the middle of."""
-    return [workload.model_copy(update={"seq_len": seq_len}) for seq_len in range(5, 13)]
+    return [workload.model_copy(update={"seq_len": seq_len}) for seq_len in range(5, 12)]
 
 
 def test_a_killed_parent_loses_no_finished_measurement_and_the_run_resumes(make_folder, many, sweep, start_driver):
@@ -194,12 +194,12 @@ def test_a_killed_parent_loses_no_finished_measurement_and_the_run_resumes(make_
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     kept = folder.measurements()
-    assert 6 <= len(kept) < 16
+    assert 6 <= len(kept) < 14
     wait_until(lambda: not any(psutil.pid_exists(process.pid) for process in below), seconds=10)
     found, _ = sweep(folder, many, ["sdpa", "einsum"])
     assert folder.measurements()[: len(kept)] == kept, "what was finished is as it was"
-    assert len(found) == 16
-    assert list(found.values()).count("measured") >= 15, "at most one record was being written"
+    assert len(found) == 14
+    assert list(found.values()).count("measured") > 12, "at most one record was being written"
 
 
 def test_a_killed_child_costs_at_most_its_own_cell(make_folder, many, start_driver):
@@ -213,8 +213,8 @@ def test_a_killed_child_costs_at_most_its_own_cell(make_folder, many, start_driv
     assert driver.wait(timeout=120) == 0
     found = statuses(folder)
     assert folder.measurements()[: len(kept)] == kept
-    assert len(found) == 16
-    assert list(found.values()).count("measured") >= 14
+    assert len(found) == 14
+    assert list(found.values()).count("measured") >= 12
 
 
 def test_the_quick_presets_workloads_are_measured_by_every_implementation_without_an_error(

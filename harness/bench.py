@@ -1,0 +1,168 @@
+"""The main job: verify what a set of workloads needs, measure it, and leave a run folder behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from time import perf_counter
+
+from harness.describe import describe_all
+from harness.errors import UserError
+from harness.measurement.cell import Settings
+from harness.measurement.environment import describe_environment
+from harness.measurement.presets import Preset
+from harness.measurement.sweep import run_sweep
+from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
+from harness.registry import Registered, load_registry, select
+from harness.verification.suite import Selection
+from harness.verification.verify import reasons_against_timing, verify
+from implementations.spec import ALL_DTYPES
+
+Advance = Callable[[int, int, str, float | None], None]
+"""Called with what is done, the total, what is being done now, and the seconds left where they are known."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a new run is asked to do."""
+
+    names: tuple[str, ...]
+    """Implementations; empty means all."""
+    plugins: tuple[Path, ...]
+    preset_name: str
+    preset: Preset
+    baseline: str
+    resolution: float
+    max_rounds: int | None
+    seed: int
+    command: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A run that was begun, new or resumed."""
+
+    folder: RunFolder
+    info: RunInfo
+    registered: tuple[Registered, ...]
+
+    @property
+    def verification(self) -> Selection:
+        """The part of the suite that the workloads need: their dtypes and masks, and float64.
+
+        Whether two things are the same function is decided in float64, where rounding hides nothing.
+        """
+        dtypes = {workload.dtype for workload in self.info.workloads} | {"float64"}
+        masks = {workload.mask for workload in self.info.workloads}
+        return Selection(
+            dtypes=tuple(dtype for dtype in ALL_DTYPES if dtype in dtypes),
+            masks=tuple(sorted(masks | {"none"})),
+            device=self.info.workloads[0].device,
+            seed=self.info.seed,
+        )
+
+    def verify(self, advance: Advance) -> None:
+        """Run the checks that the folder does not hold yet, and append each as it comes."""
+        start = perf_counter()
+        done = {(record.implementation, record.check, record.case) for record in self.folder.checks()}
+        for record in verify(
+            self.registered,
+            self.verification,
+            on_progress=lambda finished, total: advance(finished, total, "", None),
+            skip=done,
+        ):
+            self.folder.append(record)
+        self._note_phase("verification", perf_counter() - start)
+
+    def measure(self, advance: Advance) -> None:
+        """Measure the workloads that the folder does not hold yet."""
+        checks = self.folder.checks()
+        names = [each.implementation.name for each in self.registered]
+        barred = {
+            (name, workload.key): reasons_against_timing(checks, name, workload)
+            for name in names
+            for workload in self.info.workloads
+        }
+
+        def blocked(name: str, workload: Workload) -> tuple[str, ...]:
+            return barred[name, workload.key]
+
+        settings = Settings(
+            cell_seconds=self.info.cell_seconds,
+            max_rounds=self.info.max_rounds,
+            resolution=self.info.resolution,
+            seed=self.info.seed,
+            baseline=self.info.baseline,
+        )
+        plugins = [Path(plugin) for plugin in self.info.plugins]
+        run_sweep(self.folder, self.info.workloads, self.registered, plugins, settings, blocked, advance)
+
+    def _note_phase(self, name: str, seconds: float) -> None:
+        """Add to a phase's wall seconds in run.json."""
+        info = self.folder.info()
+        phases = {**info.phases_s, name: round(info.phases_s.get(name, 0.0) + seconds, 3)}
+        self.folder.write_info(info.model_copy(update={"phases_s": phases}))
+
+
+def begin(request: Request, folder: Path, now: datetime) -> Bench:
+    """Start a new run: choose, describe, and write ``run.json``.
+
+    Raises:
+        UserError: an implementation or the baseline is unknown, or the folder holds a run already.
+    """
+    registry = load_registry(request.plugins)
+    registered = select(registry, request.names)
+    chosen = [each.implementation.name for each in registered]
+    if request.baseline not in registry:
+        raise UserError(
+            f"no implementation named {request.baseline!r} for --baseline; registered: {', '.join(registry)}"
+        )
+    if request.baseline not in chosen:
+        registered = [*registered, registry[request.baseline]]
+    if (folder / "run.json").exists():
+        raise UserError(f"{folder} holds a run already; continue it with --resume {folder}, or name another --output")
+    workloads = request.preset.workloads()
+    info = RunInfo(
+        format_version=FORMAT_VERSION,
+        run_id=folder.name,
+        created=now.isoformat(timespec="seconds"),
+        command=request.command,
+        preset=request.preset_name,
+        baseline=request.baseline,
+        resolution=request.resolution,
+        seed=request.seed,
+        cell_seconds=request.preset.cell_seconds,
+        max_rounds=request.max_rounds or request.preset.max_rounds,
+        plugins=tuple(str(plugin.resolve()) for plugin in request.plugins),
+        environment=describe_environment(),
+        implementations=describe_all(registered, workloads[0].device),
+        workloads=workloads,
+    )
+    run = RunFolder(folder)
+    run.create(info)
+    return Bench(run, info, tuple(registered))
+
+
+def resume(folder: Path) -> Bench:
+    """Go on with an interrupted run, with the implementations and workloads that it began with.
+
+    Raises:
+        UserError: no run there, another machine, or an implementation is gone.
+    """
+    run = RunFolder(folder)
+    info = run.info()
+    here = describe_environment().machine_id
+    if info.environment.machine_id != here:
+        raise UserError(
+            f"{folder} was measured on machine {info.environment.machine_id} ({info.environment.processor}), this is "
+            f"{here}: times of two machines do not mix; start a new run"
+        )
+    run.repair()
+    registry = load_registry([Path(plugin) for plugin in info.plugins])
+    return Bench(run, info, tuple(select(registry, _names(info))))
+
+
+def _names(info: RunInfo) -> Sequence[str]:
+    return [described.name for described in info.implementations]

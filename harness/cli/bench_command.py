@@ -1,0 +1,117 @@
+"""`mha bench`: verify, measure, render, and say which implementation to use here."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.console import console, plugin_option, progress
+
+if TYPE_CHECKING:
+    from harness.bench import Bench
+
+NEWEST = "newest"
+
+
+class Percent(click.ParamType[float, float]):
+    """A share such as ``2%`` or ``0.02``."""
+
+    name = "percent"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Turn the text into a number between 0 and 1."""
+        if isinstance(value, float):
+            return value
+        try:
+            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 < share < 1:
+            self.fail(f"{value!r} is not a share such as 2% or 0.02", param, ctx)
+        return share
+
+
+@click.command("bench")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@plugin_option
+@click.option("--preset", "preset_name", default="default", show_default=True, metavar="NAME|FILE.toml")
+@click.option("--baseline", default="sdpa", show_default=True, help="Implementation that ratios are shown against.")
+@click.option("--resolution", type=Percent(), default="2%", show_default=True, help="Differences below this are a tie.")
+@click.option("--max-rounds", type=click.IntRange(min=9), help="Most rounds of a cell; the preset's by default.")
+@click.option("--seed", default=0, show_default=True, help="Of inputs, weights and the order within rounds.")
+@click.option("--output", type=click.Path(path_type=Path), help="Run folder; a new one under results/ by default.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=NEWEST,
+    metavar="[RUN]",
+    help="Go on with an interrupted run: that folder, or the newest one under results/.",
+)
+def command(
+    names: tuple[str, ...],
+    plugins: tuple[Path, ...],
+    preset_name: str,
+    baseline: str,
+    resolution: float,
+    max_rounds: int | None,
+    seed: int,
+    output: Path | None,
+    resume: str | None,
+) -> int:
+    """Verify, time and measure memory, and write the report: which one to use here?
+
+    Without NAMEs, all registered implementations take part. Exit code 1 if a check fails.
+    """
+    from harness import bench
+    from harness.measurement.presets import load_preset
+    from harness.runs import new_run_folder, newest_run
+
+    start = perf_counter()
+    now = datetime.now().astimezone()
+    if resume is not None:
+        run = bench.resume(newest_run() if resume == NEWEST else Path(resume))
+    else:
+        request = bench.Request(
+            names=names,
+            plugins=plugins,
+            preset_name=preset_name,
+            preset=load_preset(preset_name),
+            baseline=baseline,
+            resolution=resolution,
+            max_rounds=max_rounds,
+            seed=seed,
+            command=shlex.join(["mha", *sys.argv[1:]]),
+        )
+        run = bench.begin(request, output or new_run_folder(preset_name, now), now)
+    return _carry_out(run, start)
+
+
+def _carry_out(run: Bench, start: float) -> int:
+    from harness.records import BAD_CHECK_STATUSES
+    from reports import render
+
+    click.echo(f"run folder: {run.folder.path}", err=True)
+    try:
+        with progress("verifying") as advance:
+            run.verify(advance)
+        with progress("measuring") as advance:
+            run.measure(advance)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; nothing that was finished is lost: mha bench --resume {run.folder.path}", err=True)
+        raise
+    rendered = render(run.folder.path)
+    screen = console()
+    for line in rendered.verdict_lines:
+        screen.print(line, markup=False)
+    failed = [record for record in run.folder.checks() if record.status in BAD_CHECK_STATUSES]
+    for record in failed:
+        screen.print(f"{record.implementation}: {record.check} {record.status}: {record.reproduce}", markup=False)
+    screen.print(f"took {(perf_counter() - start) / 60:.1f} minutes", markup=False)
+    click.echo(f"report: {rendered.html}")
+    return 1 if failed else 0

@@ -1,0 +1,307 @@
+"""The verifier verified: does the suite catch wrong implementations, and does it leave right ones alone?
+
+The wrong ones are the zoo, a folder of mutants (`tests/mutants`): right multi-head attention with one small override
+each. A mutant counts as caught if a check fails on it, by name; one that kills or hangs its process does not, since
+that is evidence about a process and not about a check. Every mutant meets every check in float32; what survives
+there meets the other dtypes. Equivalent mutants and all registered implementations have to pass.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+
+import harness
+from harness.children import Children, Died, Task
+from harness.errors import UserError
+from harness.measurement.limits import usable_cores
+from harness.records import BAD_CHECK_STATUSES, CheckRecord
+from harness.registry import Registered, load_registry
+from harness.verification.suite import Selection, plan, run_item
+from harness.verification.verify import verify
+from implementations.spec import Implementation
+
+MUTANT_DTYPES = ("float32", "float64", "bfloat16", "float16")
+"""In this order, until one catches the mutant."""
+MUTANT_TIMEOUT_S = 120.0
+"""For one mutant; it takes about a second."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with what is done, the total, and what is being done."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong implementation, or one that was changed and is right all the same."""
+
+    implementation: Implementation
+    group: str
+    """What it is about: the file that it stands in."""
+    stands_for: str
+    """What is wrong with it."""
+    faults: tuple[str, ...] = ()
+    """Public reports of such a fault."""
+    expected_check: str = ""
+    """The check that names the fault; empty for an equivalent mutant."""
+    numeric: bool = False
+    """Whether it computes the right function with too large an error."""
+    equivalent: str = ""
+    """Why it is no fault; empty for a wrong one."""
+
+    @property
+    def name(self) -> str:
+        """Of the implementation."""
+        return self.implementation.name
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault that attention code in public really had."""
+
+    topic: str
+    what: str
+    reports: tuple[str, ...]
+    """Where it was reported, or how it was seen."""
+    guard: str = ""
+    """What else guards against it, or what does if no mutant can stand for it."""
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """Mutants and the faults that they stand for."""
+
+    file: Path
+    """The zoo's ``__init__.py``, which is a plugin as well."""
+    mutants: tuple[Mutant, ...]
+    faults: tuple[Fault, ...]
+
+    def only(self, names: Iterable[str]) -> Zoo:
+        """The zoo with these mutants only.
+
+        Raises:
+            UserError: a name is not in the zoo.
+        """
+        by_name = {mutant.name: mutant for mutant in self.mutants}
+        unknown = [name for name in names if name not in by_name]
+        if unknown:
+            raise UserError(
+                f"no mutant named {', '.join(unknown)} in {self.file.parent}; `mha selftest` lists them all"
+            )
+        return Zoo(self.file, tuple(by_name[name] for name in names), self.faults)
+
+
+def find_zoo() -> Path:
+    """The zoo's ``__init__.py``: beside the packages in a checkout, inside `harness` in an installed wheel.
+
+    Raises:
+        UserError: neither is there.
+    """
+    package = Path(harness.__file__).parent
+    for folder in (package.parent / "tests" / "mutants", package / "mutants"):
+        if (folder / "__init__.py").is_file():
+            return folder / "__init__.py"
+    raise UserError(
+        f"no wrong implementations to test the verifier on: neither {package.parent / 'tests' / 'mutants'} nor "
+        f"{package / 'mutants'} is there; install mha-harness again or work in a checkout"
+    )
+
+
+def load_zoo(file: Path | None = None) -> Zoo:
+    """Import a zoo from its ``__init__.py``; the project's own if none is given."""
+    file = file or find_zoo()
+    module = _import_package(file)
+    return Zoo(file, module.MUTANTS, module.FAULTS)
+
+
+def _import_package(file: Path) -> ModuleType:
+    name = "mha_zoo"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    for loaded in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+        del sys.modules[loaded]  # of another zoo
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the suite said of one mutant."""
+
+    mutant: str
+    caught_by: Mapping[str, CheckRecord] = field(default_factory=dict)
+    """The first failure of each check that failed, by the check's name."""
+    died: str = ""
+    """Why its process gave no result; empty if it did."""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtypes that it was caught in."""
+        return tuple(dict.fromkeys(record.dtype for record in self.caught_by.values()))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a self test."""
+
+    zoo: Zoo
+    outcomes: Mapping[str, Outcome]
+    """By mutant, equivalent ones included."""
+    false_alarms: tuple[CheckRecord, ...]
+    """Failures of registered implementations and of equivalent mutants."""
+    seed: int
+
+    @property
+    def wrong(self) -> tuple[Mutant, ...]:
+        """Mutants that have to be caught."""
+        return tuple(mutant for mutant in self.zoo.mutants if not mutant.equivalent)
+
+    @property
+    def equivalent(self) -> tuple[Mutant, ...]:
+        """Mutants that have to pass."""
+        return tuple(mutant for mutant in self.zoo.mutants if mutant.equivalent)
+
+    @property
+    def survivors(self) -> tuple[Mutant, ...]:
+        """Wrong mutants that no check failed on."""
+        return tuple(mutant for mutant in self.wrong if not self.outcomes[mutant.name].caught_by)
+
+    @property
+    def caught_once(self) -> tuple[Mutant, ...]:
+        """Wrong mutants that exactly one check failed on."""
+        return tuple(mutant for mutant in self.wrong if len(self.outcomes[mutant.name].caught_by) == 1)
+
+    @property
+    def misnamed(self) -> tuple[Mutant, ...]:
+        """Wrong mutants that were caught, but not by the check that is meant to name them."""
+        return tuple(
+            mutant
+            for mutant in self.wrong
+            if self.outcomes[mutant.name].caught_by
+            and mutant.expected_check not in self.outcomes[mutant.name].caught_by
+        )
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing survives and nothing is accused wrongly."""
+        return not self.survivors and not self.false_alarms
+
+    def as_json(self) -> dict[str, object]:
+        """For machines; ``mutants`` counts those that have to be caught."""
+        return {
+            "mutants": len(self.wrong),
+            "caught": len(self.wrong) - len(self.survivors),
+            "false_alarms": len(self.false_alarms),
+            "seed": self.seed,
+            "matrix": {mutant.name: list(self.outcomes[mutant.name].caught_by) for mutant in self.zoo.mutants},
+            "survivors": [mutant.name for mutant in self.survivors],
+            "caught_once": [mutant.name for mutant in self.caught_once],
+            "equivalent": {mutant.name: mutant.equivalent for mutant in self.equivalent},
+            "alarms": [record.model_dump(mode="json") for record in self.false_alarms],
+        }
+
+
+def self_test(
+    zoo: Zoo, right: Sequence[Registered], seed: int = 0, on_progress: Progress = lambda _done, _total, _now: None
+) -> Verdict:
+    """Run the suite on every mutant, and on implementations that are right.
+
+    Args:
+        zoo: the mutants.
+        right: implementations that must pass, in all dtypes.
+        seed: of weights, inputs and masks.
+        on_progress: called as results come.
+    """
+    outcomes = {}
+    for done, outcome in enumerate(_outcomes(zoo, seed), start=1):
+        outcomes[outcome.mutant] = outcome
+        on_progress(done, len(zoo.mutants), "mutants")
+    records = verify(
+        right, Selection(seed=seed), on_progress=lambda done, total: on_progress(done, total, "right ones")
+    )
+    alarms = [record for record in records if record.status in BAD_CHECK_STATUSES]
+    for mutant in zoo.mutants:
+        if mutant.equivalent:
+            alarms += outcomes[mutant.name].caught_by.values()
+    return Verdict(zoo, outcomes, tuple(alarms), seed)
+
+
+def _outcomes(zoo: Zoo, seed: int) -> Iterator[Outcome]:
+    tasks = [Task(_examine_in_child, (zoo.file, mutant.name, seed), MUTANT_TIMEOUT_S) for mutant in zoo.mutants]
+    with Children(usable_cores()) as children:
+        for index, result in children.run_all(tasks):
+            name = zoo.mutants[index].name
+            yield Outcome(name, died=result.reason) if isinstance(result, Died) else result
+
+
+def _examine_in_child(file: Path, name: str, seed: int) -> Outcome:
+    import torch
+
+    torch.set_num_threads(1)  # children run side by side
+    (mutant,) = load_zoo(file).only([name]).mutants
+    return examine(mutant, seed)
+
+
+def examine(mutant: Mutant, seed: int = 0) -> Outcome:
+    """Run the suite on a mutant in this process: all checks in float32, other dtypes only if none failed."""
+    caught: dict[str, CheckRecord] = {}
+    for dtype in MUTANT_DTYPES:
+        caught |= {record.check: record for record in failures(mutant, Selection(dtypes=(dtype,), seed=seed))}
+        if caught:
+            break
+    return Outcome(mutant.name, caught)
+
+
+def failures(mutant: Mutant, selection: Selection) -> Iterator[CheckRecord]:
+    """The first failure of each check: once a check has failed, its other cases tell no more."""
+    items = sorted(plan(mutant.implementation, selection), key=lambda item: item.check.name)
+    for _, cases in groupby(items, key=lambda item: item.check.name):
+        records = (run_item(mutant.implementation, item, selection) for item in cases)
+        failed = next((record for record in records if record.status in BAD_CHECK_STATUSES), None)
+        if failed is not None:
+            yield failed
+
+
+def registered_for_self_test() -> list[Registered]:
+    """All registered implementations: what the project itself vouches for."""
+    return list(load_registry().values())
+
+
+def faults_page(zoo: Zoo) -> str:
+    """Faults of attention code in public, and what stands for each here, as Markdown."""
+    lines = [
+        "# Faults that really happened, and what catches them here",
+        "",
+        "Each row is a kind of fault that public attention code had. *Stands for it* names wrong implementations of",
+        "the zoo (`tests/mutants`); every one of them is caught by the check behind the arrow, which `mha selftest`",
+        "shows on your machine. See one fail: `mha verify NAME --plugin tests/mutants/__init__.py`.",
+    ]
+    for topic, faults in groupby(zoo.faults, key=lambda fault: fault.topic):
+        lines += ["", f"## {topic}", "", "| fault | reported | stands for it |", "|---|---|---|"]
+        lines += [f"| {fault.what} | {', '.join(fault.reports)} | {_stands_for(zoo, fault)} |" for fault in faults]
+    lines += [
+        "",
+        "## All wrong implementations",
+        "",
+        "| group | name | what is wrong | caught by |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {m.group} | `{m.name}` | {m.stands_for} | `{m.expected_check}` |" for m in zoo.mutants if not m.equivalent
+    ]
+    lines += ["", "## Changes that are no fault", "", "| name | what is changed | why it is right |", "|---|---|---|"]
+    lines += [f"| `{m.name}` | {m.stands_for} | {m.equivalent} |" for m in zoo.mutants if m.equivalent]
+    return "\n".join(lines) + "\n"
+
+
+def _stands_for(zoo: Zoo, fault: Fault) -> str:
+    mutants = [mutant for mutant in zoo.mutants if set(mutant.faults) & set(fault.reports)]
+    words = [f"`{m.name}` → `{m.expected_check}`" if not m.equivalent else f"`{m.name}` (no fault)" for m in mutants]
+    return "; ".join([*words, *([fault.guard] if fault.guard else [])])

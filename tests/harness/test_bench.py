@@ -1,0 +1,109 @@
+"""The main job end to end, on a preset small enough for a test: verify, measure, resume, render."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.cli import run
+from harness.records import RunFolder
+
+PRESET = """
+title = "tiny"
+cell_seconds = 0.2
+max_rounds = 20
+[[sweep]]
+label = "tiny"
+source = "made for a test"
+batch_size = 1
+seq_len = [8, 16, 24, 32]
+d_model = 16
+num_heads = 2
+mask = "causal"
+dtype = "float32"
+mode = "inference"
+threads = 1
+"""
+NAMES = ("document", "sdpa")
+
+
+@pytest.fixture
+def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.toml"
+    path.write_text(PRESET)
+    return path
+
+
+def test_one_command_verifies_measures_and_reports(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+    out, err = capfd.readouterr()
+    folder = RunFolder(Path("run"))
+    assert {m.status for m in folder.measurements()} == {"measured"}
+    assert len(folder.measurements()) == 4 * len(NAMES)
+    assert {record.status for record in folder.checks()} <= {"passed", "known_failure", "unsupported"}
+    assert out.count("S 8, causal") <= 1 <= out.count("S 32")
+    assert "report: run/report.html" in out
+    assert "USDT" not in out + err
+    for name in ("report.html", "report.md", "results.csv", "junit.xml", "pytest-benchmark.json"):
+        assert (folder.path / name).stat().st_size > 0
+    assert set(folder.info().phases_s) >= {"verification", "timed"}
+
+
+def test_a_plugin_takes_part_in_everything(preset: Path, plugin_file, capfd: pytest.CaptureFixture[str]) -> None:
+    path = plugin_file("mine")
+    assert run(["bench", "mine", "--plugin", str(path), "--preset", str(preset), "--output", "run"]) == 0
+    measured = {m.implementation for m in RunFolder(Path("run")).measurements()}
+    assert measured == {"mine", "sdpa"}, "the baseline is measured beside it"
+    assert "mine" in (Path("run") / "report.html").read_text()
+
+
+def test_what_fails_verification_is_never_timed(preset: Path, plugin_file, capfd: pytest.CaptureFixture[str]) -> None:
+    path = plugin_file("unscaled", scale=("q / math.sqrt(q.shape[-1])", "q"))
+    assert run(["bench", "unscaled", "--plugin", str(path), "--preset", str(preset), "--output", "run"]) == 1
+    wrong = [m for m in RunFolder(Path("run")).measurements() if m.implementation == "unscaled"]
+    assert {m.status for m in wrong} == {"unverified"}
+    assert all(m.samples is None and m.reasons for m in wrong)
+
+
+def test_a_killed_run_resumes_and_loses_nothing_that_was_finished(preset: Path) -> None:
+    code = f"from harness.cli import main; main(['bench', *{NAMES!r}, '--preset', {str(preset)!r}, '--output', 'run'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    folder = RunFolder(Path("run"))
+    end = time.monotonic() + 120
+    while not (folder.path / "measurements.jsonl").exists() or not folder.measurements():
+        assert time.monotonic() < end
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = folder.measurements()
+    assert 0 < len(before) < 4 * len(NAMES)
+    assert run(["bench", "--resume", "run"]) == 0
+    after = folder.measurements()
+    assert after[: len(before)] == before
+    keys = [(m.workload.key, m.implementation) for m in after]
+    assert len(keys) == len(set(keys)) == 4 * len(NAMES)
+
+
+def test_a_run_of_another_machine_is_not_resumed(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+    path = Path("run/run.json")
+    info = RunFolder(Path("run")).info()
+    path.write_text(path.read_text().replace(info.environment.machine_id, "elsewhere"))
+    capfd.readouterr()
+    assert run(["bench", "--resume", "run"]) == 2
+    assert "machine elsewhere" in capfd.readouterr().err
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+    before = Path("run/run.json").read_text()
+    capfd.readouterr()
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 2
+    assert "holds a run already; continue it with --resume run" in capfd.readouterr().err
+    assert Path("run/run.json").read_text() == before
