@@ -83,11 +83,24 @@ def _headlines(
         modes = [mode for mode, some in champions.items() if some == equals]
         verdicts = [verdict for verdict in judged if verdict.workload.mode in modes]
         who = " or ".join(names.text(name) for name in equals)
-        if 2 * sum(equals[0] in verdict.best for verdict in verdicts) <= len(verdicts):
+        if all(_is_undecided(verdict) for verdict in verdicts):
+            yield Headline(f"For {text.listed(modes)} nothing could be told apart.", (_NOISE,))
+        elif 2 * sum(equals[0] in verdict.best for verdict in verdicts) <= len(verdicts):
             yield Headline(f"For {text.listed(modes)} it depends.", tuple(_choices(verdicts, titles, names)))
         else:
             evidence = [_record(equals, verdicts), *_exceptions(equals[0], verdicts, titles, names)]
             yield Headline(f"Use {who} for {text.listed(modes)}.", tuple(evidence))
+
+
+_NOISE = (
+    "The noise was larger than the differences: run again on a quieter machine, or with a larger --max-rounds; "
+    "unresolved does not mean equal."
+)
+
+
+def _is_undecided(verdict: Verdict) -> bool:
+    """Whether not even the slowest one was shown to be slower than the fastest."""
+    return verdict.outcome == "unresolved" and len(verdict.best) == len(verdict.standings)
 
 
 def _choices(verdicts: Sequence[Verdict], titles: Titles, names: Names) -> Iterable[str]:
@@ -105,9 +118,13 @@ def _choices(verdicts: Sequence[Verdict], titles: Titles, names: Names) -> Itera
 def _record(equals: tuple[str, ...], verdicts: Sequence[Verdict]) -> str:
     """On how many workloads they were ahead of all others, tied with others, and not told apart."""
     level = [verdict for verdict in verdicts if equals[0] in verdict.best]
-    alone = [verdict for verdict in level if set(verdict.best) == set(equals)]
+    alone = [
+        verdict
+        for verdict in level
+        if set(verdict.best) == set(equals) and (len(verdict.standings) > len(equals) or verdict.outcome == "only one")
+    ]
     ahead = len(alone)
-    tied = sum(verdict.outcome == "tied" for verdict in level if set(verdict.best) != set(equals))
+    tied = sum(verdict.outcome == "tied" for verdict in level if verdict not in alone)
     parts = [
         f"ahead of all others in {ahead}" if ahead else "",
         f"tied with others in {tied}" if tied else "",

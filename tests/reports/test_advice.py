@@ -45,6 +45,17 @@ def test_where_another_wins_is_said_with_its_conditions(advised):
     )
 
 
+def test_noise_that_hides_every_difference_recommends_nobody(advised):
+    (headline,) = advised(speed=dict.fromkeys(FAR, 1.0), noise=0.5).headlines
+    assert headline.claim == "For inference nothing could be told apart."
+    assert "unresolved does not mean equal" in headline.evidence[0]
+
+
+def test_when_all_are_tied_nobody_is_ahead_of_others(advised):
+    (headline,) = advised(speed=dict.fromkeys(FAR, 1.0)).headlines
+    assert headline.evidence == ("Tied with others in 3 of 3 workloads.",)
+
+
 def test_an_even_split_recommends_nobody_for_everything(advised):
     (headline,) = advised(
         dtypes=("float32", "bfloat16"),
