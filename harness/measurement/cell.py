@@ -98,7 +98,7 @@ def case_of(workload: Workload) -> Case:
 
 def bar(implementation: Implementation, workload: Workload) -> tuple[MeasurementStatus, tuple[str, ...]] | None:
     """Why an implementation is not measured on a workload at all: status and every reason; None if it is."""
-    missing = implementation.unavailable(workload.device)
+    missing = implementation.unavailable(workload.device) or _missing_device(workload.device)
     if missing:
         return "unavailable", (missing,)
     unsupported = implementation.why_not(case_of(workload))
@@ -108,6 +108,10 @@ def bar(implementation: Implementation, workload: Workload) -> tuple[Measurement
         return "skipped", (f"verify-only: {implementation.verify_only[workload.device]}",)
     shortfall = work.memory_shortfall(implementation, workload)
     return ("skipped", (shortfall,)) if shortfall else None
+
+
+def _missing_device(device: str) -> str:
+    return "torch sees no CUDA device" if device == "cuda" and not torch.cuda.is_available() else ""
 
 
 @dataclass
@@ -140,6 +144,7 @@ class _Cell:
             return
         with self._phase("verification"):
             inputs = self._inputs()
+            _warm_torch_up(inputs)
             oracle = ShapeOracle(inputs, gradients=self.workload.mode == "training", seed=self.settings.seed)
             for implementation in able:
                 self._prepare(implementation, inputs, oracle)
@@ -252,6 +257,14 @@ class _Cell:
             yield
         finally:
             self.phases_s[name] = self.phases_s.get(name, 0.0) + time.perf_counter() - begin
+
+
+def _warm_torch_up(inputs: Inputs) -> None:
+    """Have torch start its threads and load what it loads lazily: the first implementation should not pay for that."""
+    with torch.enable_grad():
+        x = inputs.x.detach()[:1, :8].clone().requires_grad_()
+        (x @ x.transpose(-1, -2)).softmax(-1).sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    _synchronize(inputs.x.device.type)
 
 
 def _worse(verdict: ShapeVerdict, before: dict[str, Any]) -> dict[str, float]:

@@ -166,8 +166,8 @@ def _title(workload: Workload) -> str:
 
 def _came_too_late(workload: Workload, name: str) -> Measurement:
     reason = (
-        "the run was killed while this cell was being recorded, and rounds measured now would not be side by side "
-        "with those recorded then; run `mha bench` into a new folder to compare"
+        "other implementations of this cell were recorded earlier in this run, and rounds measured now would not be "
+        "side by side with theirs; run `mha bench` into a new folder to compare"
     )
     return _unmeasured(workload, name, "skipped", reason)
 

@@ -29,6 +29,9 @@ from harness.statistics import ERROR_RATE, compare
 BLOCK_S = 0.005
 """What a block lasts at least: a thousand times the cost and resolution of reading the clocks."""
 WARM_UP_S = 0.05
+WARM_UP_BLOCKS = 5
+"""The fastest of these sets the repeats: a first block that met with noise would otherwise make blocks too short."""
+WARM_UP_AT_MOST_S = 0.5
 FIRST_LOOK = 80
 LEAST_ROUNDS = 9
 ROUNDS_AT_ANY_COST = 3
@@ -146,11 +149,12 @@ class _Contest:
         self.looks_at = tuple(itertools.takewhile(lambda rounds: rounds < affordable, doubling))
 
     def _warm_up(self, name: str) -> None:
-        repeats, spent, fastest = 1, 0.0, math.inf
-        while spent < WARM_UP_S:
+        blocks, repeats, spent, fastest = 0, 1, 0.0, math.inf
+        while spent < (WARM_UP_S if blocks >= WARM_UP_BLOCKS else WARM_UP_AT_MOST_S):
             block = self._block(name, repeats)
             if block is None:
                 return
+            blocks += 1
             spent += block.wall_s * repeats
             fastest = min(fastest, block.wall_s)
             enough = max(1, math.ceil(BLOCK_S / fastest))
@@ -160,13 +164,11 @@ class _Contest:
 
     def run(self) -> StopReason:
         """Run rounds until there is a reason to stop."""
-        begin = self.stopwatch.now()
-        for done in itertools.count():
-            reason = self._reason_to_stop(done, self.stopwatch.now() - begin)
-            if reason is not None:
-                return reason
+        begin, done = self.stopwatch.now(), 0
+        while (reason := self._reason_to_stop(done, self.stopwatch.now() - begin)) is None:
             self._round(done)
-        raise AssertionError("itertools.count never ends")
+            done += 1
+        return reason
 
     def _reason_to_stop(self, done: int, spent_s: float) -> StopReason | None:
         if done in self.looks_at and self._all_resolved():

@@ -132,6 +132,19 @@ def test_unsupported_verify_only_and_unavailable_are_told_apart_with_their_reaso
     }
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_without_a_cuda_device_its_workloads_are_unavailable(measure):
+    missing = measure("sdpa", device="cuda")["sdpa"]
+    assert (missing.status, missing.reasons) == ("unavailable", ("torch sees no CUDA device",))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_workload_is_measured_on_the_device(measure):
+    found = measure("sdpa", "einsum", device="cuda")
+    assert {each.status for each in found.values()} == {"measured"}
+    assert found["sdpa"].memory_source == "torch.cuda.max_memory_allocated"
+
+
 def test_what_does_not_fit_into_memory_is_skipped_with_both_numbers(measure, monkeypatch):
     monkeypatch.setattr(work, "free_memory_bytes", lambda: 1000)
     skipped = measure("sdpa")["sdpa"]

@@ -128,6 +128,12 @@ def test_each_has_repeats_of_its_own_so_that_a_block_lasts_five_milliseconds(mak
             zip(timing.samples, (0.0001, 0.002, 0.1), strict=True)] == [0.005, 0.006, 0.1]  # fmt: skip
 
 
+def test_noise_in_the_first_blocks_of_the_warm_up_does_not_shorten_the_blocks(make_stopwatch):
+    seconds = itertools.chain([0.06, 0.03], itertools.repeat(0.001))
+    timing = measure({"only": lambda: next(seconds)}, plan(max_rounds=9), make_stopwatch(noise=1e-6))
+    assert timing.repeats["only"] in (5, 6)
+
+
 def test_raw_samples_are_kept_as_the_stopwatch_gave_them():
     class Counting:
         def __init__(self):
