@@ -6,6 +6,7 @@ These run in this process; `mha verify` runs the same checks in child processes.
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from harness.records import BAD_CHECK_STATUSES
 from harness.registry import load_registry
@@ -25,7 +26,16 @@ def _parameters() -> Iterator[object]:
                     yield pytest.param(name, check, dtype, id=f"{name}-{check}-{dtype}")
 
 
-@pytest.mark.parametrize(("name", "check", "dtype"), _parameters())
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Test processes run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("name", "check", "dtype"), list(_parameters()))
 def test_contract(name: str, check: str, dtype: str) -> None:
     implementation = REGISTRY[name].implementation
     selection = Selection(checks=(check,), dtypes=(dtype,))
