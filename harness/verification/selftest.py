@@ -21,8 +21,8 @@ from harness.children import Children, Died, Task
 from harness.errors import UserError
 from harness.measurement.limits import usable_cores
 from harness.records import BAD_CHECK_STATUSES, CheckRecord
-from harness.registry import Registered, load_registry
-from harness.verification.suite import Selection, plan, run_item
+from harness.registry import Registered
+from harness.verification.suite import CHECK_NAMES, Selection, plan, run_item
 from harness.verification.verify import verify
 from implementations.spec import Implementation
 
@@ -261,17 +261,12 @@ def examine(mutant: Mutant, seed: int = 0) -> Outcome:
 
 def failures(mutant: Mutant, selection: Selection) -> Iterator[CheckRecord]:
     """The first failure of each check: once a check has failed, its other cases tell no more."""
-    items = sorted(plan(mutant.implementation, selection), key=lambda item: item.check.name)
-    for _, cases in groupby(items, key=lambda item: item.check.name):
-        records = (run_item(mutant.implementation, item, selection) for item in cases)
+    items = sorted(plan(mutant.implementation, selection), key=lambda item: CHECK_NAMES.index(item.check.name))
+    for _, of_one_check in groupby(items, key=lambda item: item.check.name):
+        records = (run_item(mutant.implementation, item, selection) for item in of_one_check)
         failed = next((record for record in records if record.status in BAD_CHECK_STATUSES), None)
         if failed is not None:
             yield failed
-
-
-def registered_for_self_test() -> list[Registered]:
-    """All registered implementations: what the project itself vouches for."""
-    return list(load_registry().values())
 
 
 def faults_page(zoo: Zoo) -> str:
