@@ -6,7 +6,8 @@ samples stay as they are, and what is missing beside them is recorded as skipped
 among them, what is missing is measured. Records without samples are written first, so that this is rare.
 
 *Culprits.* If a cell's process dies, each of its implementations is measured alone, briefly, in a process of its
-own. Those whose process dies again are recorded with its cause, and the others are measured together.
+own. Those whose process dies again are recorded with its cause, and the others are measured together; also if no
+culprit shows, for the cause may have come from outside. If that process dies as well, all of them are recorded so.
 """
 
 from __future__ import annotations
@@ -54,9 +55,8 @@ def run_sweep(
         on_progress: told of each cell as it begins, and of the end.
     """
     folder.repair()
-    with Children(workers=1) as children:
-        sweep = _Sweep(folder, children, tuple(plugins), settings, blocked)
-        sweep.run(workloads, [entry.implementation.name for entry in registered], on_progress)
+    sweep = _Sweep(folder, tuple(plugins), settings, blocked)
+    sweep.run(workloads, [entry.implementation.name for entry in registered], on_progress)
 
 
 def cost_s(workload: Workload, settings: Settings) -> float:
@@ -82,7 +82,6 @@ class _Pace:
 @dataclass
 class _Sweep:
     folder: RunFolder
-    children: Children
     plugins: tuple[Path, ...]
     settings: Settings
     blocked: Blocked
@@ -133,10 +132,10 @@ class _Sweep:
         culprits = {name: death for name in names if (death := self._probe(task, name, outcome)) is not None}
         lost = [_unmeasured(workload, name, death.status, death.reason) for name, death in culprits.items()]
         others = tuple(name for name in names if name not in culprits)
-        second = self._run(replace(task, names=others)) if culprits and others else outcome
+        second = self._run(replace(task, names=others)) if others else CellResult((), {})
         if not isinstance(second, Died):
             return CellResult((*lost, *second.measurements), second.phases_s)
-        reason = f"the process that measured them together died, and each of them alone did not: {second.reason}"
+        reason = f"twice the process that measured them together died, and alone each of them survives: {second.reason}"
         lost += [_unmeasured(workload, name, second.status, reason) for name in others]
         return CellResult(tuple(lost), {})
 
@@ -150,7 +149,9 @@ class _Sweep:
 
     def _run(self, task: CellTask) -> CellResult | Died:
         timeout_s = 10 * cost_s(task.workload, task.settings) + task.settings.grace_seconds
-        return self.children.run(Task(measure_cell, (task,), timeout_s))
+        # A pool for each task: one whose process dies beside a task (as it exits, say) would take no further ones.
+        with Children(workers=1) as children:
+            return children.run(Task(measure_cell, (task,), timeout_s))
 
 
 def _by_workload(measurements: Iterable[Measurement]) -> dict[str, dict[str, Measurement]]:
