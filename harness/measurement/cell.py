@@ -44,7 +44,7 @@ class Settings:
     baseline: str = "sdpa"
     """Implementation that ratios are shown against."""
     grace_seconds: float = 120.0
-    """What a cell may take beyond ten times what it is expected to, before its process is killed."""
+    """What a cell may take beyond its rounds and the oracle (see `sweep.timeout_s`) before its process is killed."""
 
 
 @dataclass(frozen=True)

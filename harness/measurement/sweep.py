@@ -20,6 +20,7 @@ from pathlib import Path
 from harness.children import Children, Died, Task
 from harness.measurement import work
 from harness.measurement.cell import CellResult, CellTask, Settings, measure_cell
+from harness.measurement.timing import OVERDRAFT
 from harness.records import Measurement, MeasurementStatus, RunFolder, Workload
 from harness.registry import Registered
 
@@ -30,7 +31,7 @@ OnProgress = Callable[[int, int, str, float], None]
 
 _PROBE_SECONDS = 0.5
 """Budget for timing when an implementation is run alone to see whether it kills its process."""
-_ORACLE_FLOPS_PER_S = 4e9
+_ORACLE_FLOPS_PER_S = 2e9
 """A first guess at how fast the oracle is, in floating point operations of the call; the cells done correct it."""
 
 
@@ -61,7 +62,16 @@ def run_sweep(
 
 def cost_s(workload: Workload, settings: Settings) -> float:
     """A guess at the seconds a cell takes, for the time left."""
-    return settings.cell_seconds + work.flops(workload) / _ORACLE_FLOPS_PER_S
+    return settings.cell_seconds + _oracle_s(workload)
+
+
+def timeout_s(workload: Workload, settings: Settings) -> float:
+    """Seconds after which a cell's process is taken to hang: far more than its rounds and the oracle may take."""
+    return 2 * OVERDRAFT * settings.cell_seconds + 10 * _oracle_s(workload) + settings.grace_seconds
+
+
+def _oracle_s(workload: Workload) -> float:
+    return work.flops(workload) / _ORACLE_FLOPS_PER_S
 
 
 @dataclass
@@ -148,10 +158,9 @@ class _Sweep:
         return outcome if isinstance(outcome, Died) else None
 
     def _run(self, task: CellTask) -> CellResult | Died:
-        timeout_s = 10 * cost_s(task.workload, task.settings) + task.settings.grace_seconds
         # A pool for each task: one whose process dies beside a task (as it exits, say) would take no further ones.
         with Children(workers=1) as children:
-            return children.run(Task(measure_cell, (task,), timeout_s))
+            return children.run(Task(measure_cell, (task,), timeout_s(task.workload, task.settings)))
 
 
 def _by_workload(measurements: Iterable[Measurement]) -> dict[str, dict[str, Measurement]]:

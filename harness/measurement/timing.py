@@ -8,7 +8,7 @@ ends. No look comes before 80, for stopping early inflates effects. Every interv
 number of looks that may be taken, the last one (whenever sampling ends) included, and for the number of pairs.
 
 *Time.* A cell's budget ends the sampling too, but not before there are enough rounds for a finite interval at the
-corrected level (and at least 9), unless that would take four times the budget.
+corrected level (and at least 9), unless that would take `OVERDRAFT` times the budget.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ WARM_UP_AT_MOST_S = 0.5
 FIRST_LOOK = 80
 LEAST_ROUNDS = 9
 ROUNDS_AT_ANY_COST = 3
-OVERDRAFT = 4.0
-"""How many budgets a cell may take for the rounds that a finite interval needs."""
+OVERDRAFT = 16.0
+"""How many budgets a cell may take for the rounds that a finite interval needs: without one, even a tenfold
+difference stays unresolved, and all the rounds so far were for nothing."""
 
 StopReason = Literal["verdict", "max_rounds", "time_budget"]
 

@@ -75,7 +75,7 @@ def test_what_verification_bars_is_recorded_and_not_timed(make_folder, workloads
 def test_an_implementation_that_kills_or_stops_its_process_costs_its_own_result_only(
     make_folder, workloads, sweep, write_plugin, settings, fault, status, cause
 ):
-    settings = type(settings)(cell_seconds=0.1, max_rounds=10, grace_seconds=3.0)
+    settings = type(settings)(cell_seconds=0.1, max_rounds=10, grace_seconds=1.0)
     folder = make_folder(workloads[:1])
     plugin = write_plugin("culprit", fault)
     found, _ = sweep(folder, workloads[:1], ["sdpa", "culprit", "einsum"], [plugin], settings)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from harness.measurement.stopwatch import Block
-from harness.measurement.timing import FIRST_LOOK, Plan, measure, rounds_needed
+from harness.measurement.timing import FIRST_LOOK, OVERDRAFT, Plan, measure, rounds_needed
 from harness.statistics import compare, corrected_level, median_interval
 
 
@@ -106,12 +106,12 @@ def test_a_single_slow_implementation_gets_nine_rounds(make_stopwatch):
     assert timing.pairs == 0
 
 
-def test_no_more_than_four_budgets_go_into_a_finite_interval(make_stopwatch):
-    stopwatch = make_stopwatch(noise=0.001)
-    timing = measure(fakes(1.0, 1.0), plan(cell_seconds=2.9), stopwatch)
+def test_the_overdraft_for_a_finite_interval_is_limited(make_stopwatch):
+    budget_s = 11.0 / OVERDRAFT
+    timing = measure(fakes(1.0, 1.0), plan(cell_seconds=budget_s), make_stopwatch(noise=0.001))
     assert timing.stopped_by == "time_budget"
     assert len(timing.samples["call 0"].round) == 5
-    assert timing.timed_s < 4 * 2.9
+    assert timing.timed_s < OVERDRAFT * budget_s
 
 
 @pytest.mark.parametrize(("looks", "pairs"), [(1, 1), (1, 10), (2, 10), (5, 21), (1, 0)])
