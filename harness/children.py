@@ -46,13 +46,18 @@ class Task(Generic[ResultT]):
 
 
 class Children:
-    """A pool of child processes, at most `workers` at a time, each for one task."""
+    """A pool of child processes, at most `workers` at a time, each for one task.
 
-    def __init__(self, workers: int = 1) -> None:
+    Args:
+        workers: how many may run side by side.
+        tasks_per_child: after so many tasks a child is replaced by a fresh one; 0 keeps it until it dies.
+    """
+
+    def __init__(self, workers: int = 1, tasks_per_child: int = 1) -> None:
         self._output = tempfile.TemporaryDirectory(prefix="mha-")
         self._pool = ProcessPool(
             max_workers=workers,
-            max_tasks=1,
+            max_tasks=tasks_per_child,
             initializer=_begin_child,
             initargs=(self._output.name,),
             context=_context(),

@@ -70,6 +70,14 @@ def test_a_task_that_dies_says_how_and_the_next_one_runs(function, status, words
     assert after == 8
 
 
+def test_a_child_that_is_kept_runs_many_tasks_and_is_replaced_when_it_dies() -> None:
+    with Children(tasks_per_child=0) as children:
+        first, second = (children.run(Task(os.getpid, (), 60.0)) for _ in range(2))
+        assert isinstance(children.run(Task(kill_itself, (), 60.0)), Died)
+        third = children.run(Task(os.getpid, (), 60.0))
+    assert first == second != third
+
+
 def test_what_a_child_prints_never_reaches_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with Children() as children:
         assert children.run(Task(noise, (), 60.0)) == "quiet"
