@@ -98,7 +98,7 @@ def run_item(implementation: Implementation, item: Item, selection: Selection) -
     seen = Evidence()
     try:
         seen = item.check.function(Trial(implementation, item.case, selection.seed, source))
-        reasons = _beyond_budget(seen)
+        reasons = beyond_budget(seen)
     except CheckFailedError as failure:
         reasons = (str(failure),)
     except Exception as error:  # noqa: BLE001 - whatever an implementation raises is the finding
@@ -107,7 +107,8 @@ def run_item(implementation: Implementation, item: Item, selection: Selection) -
     return record(implementation, item, status, reasons, selection, seen, time.perf_counter() - start)
 
 
-def _beyond_budget(seen: Evidence) -> tuple[str, ...]:
+def beyond_budget(seen: Evidence) -> tuple[str, ...]:
+    """A sentence for each comparison that does not hold."""
     return tuple(
         f"{c.tensor}: got {c.got:.6g}, expected {c.expected:.6g} at {list(c.at)}; "
         f"off by {c.budget_used:.3g} times the budget of {c.budget:.2e}"
