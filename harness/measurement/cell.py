@@ -263,7 +263,8 @@ def _warm_torch_up(inputs: Inputs) -> None:
     """Have torch start its threads and load what it loads lazily: the first implementation should not pay for that."""
     with torch.enable_grad():
         x = inputs.x.detach()[:1, :8].clone().requires_grad_()
-        (x @ x.transpose(-1, -2)).softmax(-1).sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        y = torch.nn.functional.linear((x @ x.transpose(-1, -2)).softmax(-1) @ x, inputs.weights["W_o.weight"])
+        y.backward(torch.ones_like(y))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     _synchronize(inputs.x.device.type)
 
 
