@@ -1,6 +1,6 @@
 """The record format: what a run writes, and all that a report reads.
 
-A run is a folder with three files. ``run.json`` says what ran where; ``checks.jsonl`` and
+A run is a folder with four files. ``run.json`` says what ran where; ``checks.jsonl``, ``semantics.jsonl`` and
 ``measurements.jsonl`` are append-only, one record a line, written as results come. A record is immutable and
 holds raw samples: statistics are derived from it later, never stored. This module imports neither torch nor
 pandas, so that reports can be made on a machine without torch.
@@ -24,6 +24,7 @@ FORMAT_VERSION = 1
 
 RUN_FILE = "run.json"
 CHECKS_FILE = "checks.jsonl"
+SEMANTICS_FILE = "semantics.jsonl"
 MEASUREMENTS_FILE = "measurements.jsonl"
 
 CheckStatus = Literal[
@@ -46,6 +47,13 @@ implementation declares that it does not serve the case. ``unavailable``: a pack
 
 BAD_CHECK_STATUSES: tuple[CheckStatus, ...] = ("failed", "unexpected_pass", "crashed", "timeout")
 """Statuses that make `mha verify` exit with 1."""
+
+SemanticsStatus = Literal["as_declared", "differs", "undeclared", "no_answer"]
+"""How an answer stands to what the implementation declares.
+
+``differs`` is a failure. ``undeclared``: nothing is declared, so whatever was seen is only shown. ``no_answer``: it
+could not be seen, for lack of support, of a package, of a compiler or of time.
+"""
 
 MeasurementStatus = Literal[
     "measured",
@@ -136,6 +144,29 @@ class CheckRecord(Record):
     duration_s: float = 0.0
     reproduce: str = ""
     """Command that repeats exactly this check."""
+
+
+class SemanticsRecord(Record):
+    """The answer of one implementation to one question that the contract leaves open, seen by running it."""
+
+    implementation: str
+    probe: str
+    """Name of the question, e.g. ``nan_query``."""
+    question: str
+    """The question as a sentence."""
+    answer: str
+    """What was seen, in a few words."""
+    evidence: str = ""
+    """Figures and messages behind the answer."""
+    declared: str = ""
+    """The answer that the implementation declares; empty if it declares none."""
+    declared_source: str = ""
+    """Where that is described, or how it was seen."""
+    device: str
+    status: SemanticsStatus
+    duration_s: float = 0.0
+    reproduce: str = ""
+    """Command that asks exactly this question again."""
 
 
 class Samples(Record):
@@ -265,6 +296,13 @@ class RunInfo(Record):
 
 RecordT = TypeVar("RecordT", bound=Record)
 
+_FILES: dict[type[Record], str] = {
+    CheckRecord: CHECKS_FILE,
+    SemanticsRecord: SEMANTICS_FILE,
+    Measurement: MEASUREMENTS_FILE,
+}
+"""The file that holds each kind of record."""
+
 
 class RunFolder:
     """A run's files: append-only writing, and reading that names file and line of whatever does not fit."""
@@ -283,10 +321,9 @@ class RunFolder:
         temporary.write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
         temporary.replace(self.path / RUN_FILE)
 
-    def append(self, record: CheckRecord | Measurement) -> None:
+    def append(self, record: CheckRecord | SemanticsRecord | Measurement) -> None:
         """Append one record and flush it, so that a kill of the process loses nothing that was finished."""
-        name = CHECKS_FILE if isinstance(record, CheckRecord) else MEASUREMENTS_FILE
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        with (self.path / _FILES[type(record)]).open("a", encoding="utf-8") as file:
             file.write(record.model_dump_json(exclude_defaults=True) + "\n")
 
     def info(self) -> RunInfo:
@@ -316,6 +353,10 @@ class RunFolder:
         """Read all check records written so far."""
         return self._read(CHECKS_FILE, CheckRecord)
 
+    def semantics(self) -> list[SemanticsRecord]:
+        """Read all answers of probes written so far."""
+        return self._read(SEMANTICS_FILE, SemanticsRecord)
+
     def measurements(self) -> list[Measurement]:
         """Read all measurements written so far."""
         return self._read(MEASUREMENTS_FILE, Measurement)
@@ -336,7 +377,7 @@ class RunFolder:
 
     def repair(self) -> None:
         """Drop a last line that a kill cut short, so that appending can go on."""
-        for name in (CHECKS_FILE, MEASUREMENTS_FILE):
+        for name in _FILES.values():
             path = self.path / name
             if path.exists():
                 content = path.read_bytes()

@@ -118,6 +118,18 @@ class KnownFailure:
 
 
 @dataclass(frozen=True)
+class Behaviour:
+    """What an implementation does where the contract leaves it free; `mha verify --semantics` holds it against a run."""
+
+    answers: Mapping[str, str]
+    """By probe, in the words of the probe's own answers."""
+    source: str
+    """Where it is described, or how it was seen."""
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    """Device types that it is said of."""
+
+
+@dataclass(frozen=True)
 class Implementation:
     """Self-description of an implementation; exactly one of `attend` and `build` is given."""
 
@@ -148,6 +160,8 @@ class Implementation:
     """Dtypes whose result is only as precise as another dtype, e.g. ``{"float64": "float32"}``."""
     limits: tuple[Limit, ...] = ()
     known_failures: tuple[KnownFailure, ...] = ()
+    semantics: tuple[Behaviour, ...] = ()
+    """Answers of probes beyond `fully_masked_row`; of several for one probe and device, the last one counts."""
     unavailable: Callable[[str], str] = field(default=lambda _device: "")
     """Given a device type, why it cannot run on this machine; empty if it can."""
     pack: Callable[[Tensors], dict[str, Tensor]] = dict
