@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -179,7 +180,7 @@ def hold_against(name: str, got: Tensor, expected: Tensor, budget: Tensor) -> Co
     used = torch.where(nan_expected, torch.where(wide.isnan(), 0.0, math.inf), used)
     used = torch.where(~nan_expected & ~wide.isfinite(), math.inf, used)
     flat = int(used.argmax())
-    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), used.shape))
+    at = tuple(int(i) for i in np.unravel_index(flat, used.shape))  # torch's own imports sympy, a second per process
     zeros_pass = bool((expected.abs() <= budget).logical_or(nan_expected).all())
     errors = error[~nan_expected]
     return Comparison(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.children import Children, Died, Task
-from harness.records import BAD_CHECK_STATUSES, CheckRecord, RunFolder, Workload
+from harness.children import Children, Died, Task, deadline
+from harness.records import BAD_CHECK_STATUSES, CheckRecord, CheckStatus, RunFolder, Workload
 from harness.registry import Registered, load_registry
 from harness.verification.suite import NOT_BARRING, Item, Selection, plan, record, run_item
 
-CHUNK_TIMEOUT_S = 180.0
-"""For all checks of one implementation in one dtype; they take one to twenty seconds."""
+CHECK_TIMEOUT_S = 60.0
+"""For one check on one case; those of an interpreted kernel take up to three seconds."""
+TIMEOUTS_IN_A_ROW = 3
+"""After so many, what is left of an implementation in a dtype is not tried: it would take hours to say the same."""
+_CHUNK_GRACE_S = 60.0
+"""Beyond the deadlines of its checks, until a child is taken to have disarmed them."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class _Chunk:
     items: tuple[Item, ...]
     selection: Selection
     folder: Path
+    timeouts: int = 0
+    """How many checks before these ran into the time-out, one right after the other."""
 
     def finished(self) -> list[CheckRecord]:
         return RunFolder(self.folder).checks()
@@ -35,7 +42,7 @@ def verify(
     selection: Selection,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
     skip: Container[tuple[str, str, str]] = frozenset(),
-    timeout_s: float = CHUNK_TIMEOUT_S,
+    timeout_s: float = CHECK_TIMEOUT_S,
 ) -> Iterator[CheckRecord]:
     """Run the suite in child processes and give records as they come.
 
@@ -47,20 +54,19 @@ def verify(
         selection: the part of the suite.
         on_progress: called with the number of records done and planned.
         skip: (implementation, check, case) of what an interrupted run has recorded already.
-        timeout_s: for the checks of one implementation in one dtype.
+        timeout_s: for each check on one case.
     """
     plans = [(each, _still_to_do(each, selection, skip)) for each in registered]
     total, done = sum(len(items) for _, items in plans), 0
     with tempfile.TemporaryDirectory(prefix="mha-verify-") as scratch, Children(_workers()) as children:
         chunks = list(_chunks(plans, selection, Path(scratch)))
         while chunks:
-            tasks = [Task(_run_chunk, _arguments(chunk), timeout_s) for chunk in chunks]
+            tasks = [_task(chunk, timeout_s) for chunk in chunks]
             left: list[_Chunk] = []
             for index, outcome in children.run_all(tasks):
                 records = chunks[index].finished()
                 if isinstance(outcome, Died):
-                    culprit, rest = _after_a_death(chunks[index], records, outcome)
-                    records = [*records, culprit]
+                    records, rest = _after_a_death(chunks[index], records, outcome)
                     left += rest
                 done += len(records)
                 on_progress(done, total)
@@ -77,7 +83,7 @@ def _with_its_plugin(record: CheckRecord, registered: Registered) -> CheckRecord
     """The command that repeats a check has to name the file that the implementation comes from."""
     if registered.plugin is None:
         return record
-    return record.model_copy(update={"reproduce": f"{record.reproduce} --plugin {registered.plugin}"})
+    return record.model_copy(update={"reproduce": f"{record.reproduce} --plugin {shlex.quote(str(registered.plugin))}"})
 
 
 def _workers() -> int:
@@ -96,39 +102,61 @@ def _chunks(plans: Sequence[tuple[Registered, list[Item]]], selection: Selection
             yield _Chunk(registered, own, replace(selection, dtypes=(dtype,)), folder)
 
 
-def _arguments(chunk: _Chunk) -> tuple[object, ...]:
+def _task(chunk: _Chunk, timeout_s: float) -> Task[None]:
     """What can be pickled: an implementation itself holds lambdas, so the child looks it up again."""
+    name = chunk.registered.implementation.name
     plugins = (chunk.registered.plugin,) if chunk.registered.plugin else ()
     keys = tuple(item.key for item in chunk.items)
-    return (chunk.registered.implementation.name, plugins, keys, chunk.selection, chunk.folder)
+    return Task(
+        _run_chunk,
+        (name, plugins, keys, chunk.selection, chunk.folder, timeout_s),
+        timeout_s=timeout_s * (len(keys) + 1) + _CHUNK_GRACE_S,
+    )
 
 
 def _run_chunk(
-    name: str, plugins: tuple[Path, ...], keys: tuple[tuple[str, str], ...], selection: Selection, folder: Path
+    name: str,
+    plugins: tuple[Path, ...],
+    keys: tuple[tuple[str, str], ...],
+    selection: Selection,
+    folder: Path,
+    timeout_s: float,
 ) -> None:
     """In the child: run the checks of these keys in order, and append each record as it is made."""
     import torch
 
     torch.set_num_threads(1)  # children run side by side
-    implementation = load_registry(plugins)[name].implementation
-    items = {item.key: item for item in plan(implementation, selection)}
+    with deadline(timeout_s):
+        implementation = load_registry(plugins)[name].implementation
+        items = {item.key: item for item in plan(implementation, selection)}
     output = RunFolder(folder)
     for key in keys:
-        output.append(run_item(implementation, items[key], selection))
+        with deadline(timeout_s):
+            result = run_item(implementation, items[key], selection)
+        output.append(result)
 
 
-def _after_a_death(chunk: _Chunk, finished: Sequence[CheckRecord], death: Died) -> tuple[CheckRecord, list[_Chunk]]:
-    """The record of the check that was running, and the chunk of what comes after it."""
-    done = len(finished)
-    reasons = (death.reason,)
-    culprit = record(chunk.registered.implementation, chunk.items[done], death.status, reasons, chunk.selection)
+def _after_a_death(
+    chunk: _Chunk, finished: Sequence[CheckRecord], death: Died
+) -> tuple[list[CheckRecord], list[_Chunk]]:
+    """What is known of a chunk whose child died, the check that was running included, and what is left to run."""
+    done = min(len(finished), len(chunk.items) - 1)  # one that dies after its last check is taken to die of it
+    records = [*finished[:done], _lost(chunk, chunk.items[done], death.status, death.reason)]
     rest = chunk.items[done + 1 :]
+    timeouts = (1 if done else chunk.timeouts + 1) if death.status == "timeout" else 0
     if not rest:
-        return culprit, []
+        return records, []
+    if timeouts == TIMEOUTS_IN_A_ROW:
+        reason = f"not tried: the {timeouts} checks before it ran into the time-out ({death.reason})"
+        return [*records, *(_lost(chunk, item, "timeout", reason) for item in rest)], []
     base, _, number = chunk.folder.name.rpartition("-")
     folder = chunk.folder.with_name(f"{base}-{int(number) + 1}")
     folder.mkdir()
-    return culprit, [replace(chunk, items=rest, folder=folder)]
+    return records, [replace(chunk, items=rest, folder=folder, timeouts=timeouts)]
+
+
+def _lost(chunk: _Chunk, item: Item, status: CheckStatus, reason: str) -> CheckRecord:
+    return record(chunk.registered.implementation, item, status, (reason,), chunk.selection)
 
 
 def reasons_against_timing(records: Sequence[CheckRecord], name: str, workload: Workload) -> tuple[str, ...]:
