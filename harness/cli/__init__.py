@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": "Run the shared checks: is it right?",
     "bench": "Verify, time and measure memory, and write the report: which one to use here?",
     "report": "Render the report of a run again.",
+    "selftest": "Run the shared checks on wrong implementations: does the verifier catch them?",
 }
 """Each command and its line in the help; `harness.cli.<name>_command` holds it."""
 

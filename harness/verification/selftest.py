@@ -3,7 +3,8 @@
 The wrong ones are the zoo, a folder of mutants (`tests/mutants`): right multi-head attention with one small override
 each. A mutant counts as caught if a check fails on it, by name; one that kills or hangs its process does not, since
 that is evidence about a process and not about a check. Every mutant meets every check in float32; what survives
-there meets the other dtypes. Equivalent mutants and all registered implementations have to pass.
+there meets long sequences, and then the other dtypes. Equivalent mutants and all registered implementations have to
+pass.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +28,10 @@ from harness.verification.suite import CHECK_NAMES, Selection, plan, run_item
 from harness.verification.verify import verify
 from implementations.spec import Implementation
 
-MUTANT_DTYPES = ("float32", "float64", "bfloat16", "float16")
-"""In this order, until one catches the mutant."""
+STAGES = (("float32", False), ("float32", True), ("float64", True), ("bfloat16", True), ("float16", True))
+"""Dtype, and whether long sequences take part: in this order, until a check fails on the mutant."""
+LONG_TOKENS = 256
+"""Sequences from here on take more of the suite's time than all others."""
 MUTANT_TIMEOUT_S = 120.0
 """For one mutant; it takes about a second."""
 
@@ -111,6 +115,7 @@ def find_zoo() -> Path:
     )
 
 
+@cache
 def load_zoo(file: Path | None = None) -> Zoo:
     """Import a zoo from its ``__init__.py``; the project's own if none is given."""
     file = file or find_zoo()
@@ -229,13 +234,17 @@ def self_test(
     alarms = [record for record in records if record.status in BAD_CHECK_STATUSES]
     for mutant in zoo.mutants:
         if mutant.equivalent:
-            alarms += outcomes[mutant.name].caught_by.values()
+            alarms += [_with_its_plugin(record, zoo) for record in outcomes[mutant.name].caught_by.values()]
     return Verdict(zoo, outcomes, tuple(alarms), seed)
+
+
+def _with_its_plugin(record: CheckRecord, zoo: Zoo) -> CheckRecord:
+    return record.model_copy(update={"reproduce": f"{record.reproduce} --plugin {zoo.file}"})
 
 
 def _outcomes(zoo: Zoo, seed: int) -> Iterator[Outcome]:
     tasks = [Task(_examine_in_child, (zoo.file, mutant.name, seed), MUTANT_TIMEOUT_S) for mutant in zoo.mutants]
-    with Children(usable_cores()) as children:
+    with Children(usable_cores(), tasks_per_child=0) as children:
         for index, result in children.run_all(tasks):
             name = zoo.mutants[index].name
             yield Outcome(name, died=result.reason) if isinstance(result, Died) else result
@@ -245,23 +254,25 @@ def _examine_in_child(file: Path, name: str, seed: int) -> Outcome:
     import torch
 
     torch.set_num_threads(1)  # children run side by side
+    torch.manual_seed(seed)  # for mutants that draw, whichever child they meet
     (mutant,) = load_zoo(file).only([name]).mutants
     return examine(mutant, seed)
 
 
 def examine(mutant: Mutant, seed: int = 0) -> Outcome:
-    """Run the suite on a mutant in this process: all checks in float32, other dtypes only if none failed."""
-    caught: dict[str, CheckRecord] = {}
-    for dtype in MUTANT_DTYPES:
-        caught |= {record.check: record for record in failures(mutant, Selection(dtypes=(dtype,), seed=seed))}
+    """Run the suite on a mutant in this process, stage by stage until a check fails on it."""
+    for dtype, long in STAGES:
+        selection = Selection(dtypes=(dtype,), seed=seed)
+        caught = {record.check: record for record in _failures(mutant, selection, long=long)}
         if caught:
-            break
-    return Outcome(mutant.name, caught)
+            return Outcome(mutant.name, caught)
+    return Outcome(mutant.name)
 
 
-def failures(mutant: Mutant, selection: Selection) -> Iterator[CheckRecord]:
+def _failures(mutant: Mutant, selection: Selection, *, long: bool) -> Iterator[CheckRecord]:
     """The first failure of each check: once a check has failed, its other cases tell no more."""
-    items = sorted(plan(mutant.implementation, selection), key=lambda item: CHECK_NAMES.index(item.check.name))
+    items = [item for item in plan(mutant.implementation, selection) if long or item.case.seq_len < LONG_TOKENS]
+    items.sort(key=lambda item: CHECK_NAMES.index(item.check.name))
     for _, of_one_check in groupby(items, key=lambda item: item.check.name):
         records = (run_item(mutant.implementation, item, selection) for item in of_one_check)
         failed = next((record for record in records if record.status in BAD_CHECK_STATUSES), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.verification.check import CORE, Check, CheckFailedError, Evidence, Trial, core, evidence, one, thorough
+from harness.verification.check import Check, CheckFailedError, Evidence, Trial, core, evidence, one, thorough
 from harness.verification.inputs import make_inputs
 from implementations.spec import Case
 
