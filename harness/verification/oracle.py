@@ -22,8 +22,10 @@ from torch import Tensor
 
 from implementations.spec import FullyMaskedRow
 
-CHUNK_ELEMENTS = 1 << 23
-"""Elements of one chunk of scores (B, H, R, S): 64 MiB in float64."""
+CHUNK_ELEMENTS = 1 << 20
+"""Elements of one chunk of scores (B, H, R, S): 8 MiB in float64, which the allocator hands out again and again.
+
+Larger ones are mapped and faulted in afresh for every temporary, which took most of the time."""
 
 
 @dataclass(frozen=True)
@@ -154,23 +156,21 @@ class _Solver:
         if hidden is not None:
             empty = hidden.all(dim=-1, keepdim=True)
             logits = logits.masked_fill(hidden & ~empty, -math.inf)
-        if logits.numel():
-            self.largest_logit = max(self.largest_logit, float(logits[logits.isfinite()].abs().max()))
-        weights = self._round_weights(torch.softmax(logits, dim=-1), logits)
+        largest = logits.nan_to_num(neginf=0.0).abs_().amax(-1, keepdim=True) if logits.numel() else logits[..., :1]
+        if largest.numel():
+            self.largest_logit = max(self.largest_logit, float(largest.max()))
+        weights = self._round_weights(torch.softmax(logits, dim=-1), largest)
         if empty is not None:
             weights = torch.where(empty, self._empty_row_weight(), weights)
         return weights, empty
 
-    def _round_weights(self, weights: Tensor, logits: Tensor) -> Tensor:
-        """Round each weight, and each row as a whole.
+    def _round_weights(self, weights: Tensor, largest: Tensor) -> Tensor:
+        """Round each weight, and each row (B, H, R, 1) as a whole, at the size of its largest logit.
 
         The row's normaliser (log-sum-exp) is rounded once for all keys, at the size of the largest logit; a
         backward that rebuilds P = exp(logit - lse) then has rows that sum to 1 only up to that.
         """
-        whole = self.rounding.cancelled(
-            torch.ones_like(weights[..., :1]),
-            lambda: logits.masked_fill(logits.isinf(), 0.0).abs().amax(-1, keepdim=True),
-        )
+        whole = self.rounding.cancelled(torch.ones_like(largest), lambda: largest)
         return self.rounding.store(weights * whole)
 
     def _empty_row_weight(self) -> Tensor:
@@ -205,15 +205,24 @@ class _Solver:
             weights, empty = self._weights(rows)
             do = dheads[:, :, rows]
             dv += self.rounding.product(weights.transpose(-1, -2), do)
-            dlogits = self._logit_gradients(weights, self.rounding.product(do, self.v.transpose(-1, -2)))
+            dlogits = self._logit_gradients(weights, do)
             if empty is not None:
                 dlogits = dlogits.masked_fill(empty, 0.0)
             dq[:, :, rows] = self.rounding.product(dlogits, self.k) * self.scale
             dk += self.rounding.product(dlogits.transpose(-1, -2), self.q[:, :, rows]) * self.scale
         return dq, dk, dv
 
-    def _logit_gradients(self, weights: Tensor, dweights: Tensor) -> Tensor:
-        row_sum = (weights * dweights).sum(-1, keepdim=True)
+    def _logit_gradients(self, weights: Tensor, do: Tensor) -> Tensor:
+        """The gradient of some rows of logits, dS (B, H, R, S).
+
+        The row sum, however it is computed (from P and dP, or as dO times the stored output), is rounded once for all
+        keys, at the size of its terms: what is left of it does not average out over the keys.
+        """
+        dweights = self.rounding.product(do, self.v.transpose(-1, -2))
+        row_sum = self.rounding.cancelled(
+            (weights * dweights).sum(-1, keepdim=True),
+            lambda: (do.abs() * (weights @ self.v.abs())).sum(-1, keepdim=True),
+        )
         return self.rounding.cancelled(
             weights * (dweights - row_sum),
             lambda: weights * (dweights.abs() + (weights * dweights.abs()).sum(-1, keepdim=True)),

@@ -27,7 +27,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import numpy as np
 import torch
 from torch import Tensor
@@ -40,37 +42,61 @@ that is itself estimated."""
 SAMPLES = 2
 STORED_ULPS = 2.0
 CANCELLED_ULPS = 4.0
+_NOISE_LENGTH = 2_097_143
 
 
 class SimulatedRounding:
     """Perturb by uniformly distributed errors of the size that rounding in a dtype makes."""
 
-    def __init__(self, dtype: torch.dtype, generator: torch.Generator) -> None:
+    def __init__(self, dtype: torch.dtype, seed: int, device: torch.device) -> None:
         self.unit = unit_roundoff(dtype)
         self.sum_unit = min(self.unit, unit_roundoff(torch.float32))  # 16-bit products are summed in float32
         self.tiny = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # the smallest subnormal
-        self.generator = generator
+        self._noise_twice = _long_draw(seed, device)
+        self._places = torch.Generator().manual_seed(seed)
 
     def store(self, value: Tensor) -> Tensor:
-        """Value + (2 u |value| + t) xi, with xi uniform in [-1, 1]."""
-        return value + self._noise(value) * (value.abs() * (STORED_ULPS * self.unit) + self.tiny)
+        """value + (2 u |value| + t) xi, with xi uniform in [-1, 1]."""
+        return self._moved(value, value.abs().mul_(STORED_ULPS * self.unit))
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """The sum of n terms, off by u sqrt(n) times the root of their squares' sum, and then stored."""
         value = left @ right
         if value.numel() == 0:
             return value
-        length = left.shape[-1]
-        summing = (left.square() @ right.square()).sqrt() * (self.sum_unit * math.sqrt(length))
-        return self.store(value + self._noise(value) * summing)
+        # How large an error is need not be known to more than float32, which halves the cost of the second product.
+        squares = left.float().square_() @ right.float().square_()
+        summing = squares.sqrt_().mul_(self.sum_unit * math.sqrt(left.shape[-1]))
+        return self.store(self._moved(value, summing.to(value.dtype)))
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
-        """Value + (4 u magnitude + t) xi."""
-        return value + self._noise(value) * (magnitude() * (CANCELLED_ULPS * self.unit) + self.tiny)
+        """value + (4 u magnitude + t) xi."""
+        return self._moved(value, magnitude() * (CANCELLED_ULPS * self.unit))
 
-    def _noise(self, like: Tensor) -> Tensor:
-        noise = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-        return noise.uniform_(-1.0, 1.0, generator=self.generator)
+    def _moved(self, value: Tensor, size: Tensor) -> Tensor:
+        """value + (size + t) xi; takes `size` over."""
+        return size.add_(self.tiny).mul_(self._noise(value.shape)).add_(value)
+
+    def _noise(self, shape: torch.Size) -> Tensor:
+        """Uniform in [-1, 1]: a stretch of one long draw, begun at a random place and repeated where it is too short.
+
+        Drawing afresh would take most of the time at S = 2048. The length is prime, so that what repeats never falls
+        on the same places of two rows.
+        """
+        size = shape.numel()
+        start = int(torch.randint(_NOISE_LENGTH, (), generator=self._places))
+        stretch = self._noise_twice[start : start + min(size, _NOISE_LENGTH)]
+        if size > _NOISE_LENGTH:
+            stretch = stretch.repeat(size // _NOISE_LENGTH + 1)[:size]
+        return stretch.reshape(shape)
+
+
+@cache
+def _long_draw(seed: int, device: torch.device) -> Tensor:
+    """Numbers uniform in [-1, 1], twice in a row, so that a stretch may begin anywhere."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    drawn = torch.empty(_NOISE_LENGTH, dtype=torch.float64, device=device)
+    return drawn.uniform_(-1.0, 1.0, generator=generator).repeat(2)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -104,8 +130,7 @@ def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int 
         samples: how many rounded runs the spread is taken from.
     """
     exact = solve(problem)
-    generator = torch.Generator(device=problem.x.device).manual_seed(seed)
-    rounding = SimulatedRounding(dtype, generator)
+    rounding = SimulatedRounding(dtype, seed, problem.x.device)
     spread = {name: torch.zeros_like(tensor) for name, tensor in _tensors(exact).items()}
     for _ in range(samples):
         for name, rounded in _tensors(solve(problem, rounding)).items():
