@@ -14,8 +14,9 @@ from harness.measurement.cell import Settings
 from harness.measurement.environment import describe_environment
 from harness.measurement.presets import Preset
 from harness.measurement.sweep import run_sweep
+from harness.plugins import load_with_plugins
 from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
-from harness.registry import Registered, load_registry, select
+from harness.registry import Registered, select
 from harness.verification.suite import Selection
 from harness.verification.verify import reasons_against_timing, verify
 from implementations.spec import ALL_DTYPES
@@ -112,7 +113,7 @@ def begin(request: Request, folder: Path, now: datetime) -> Bench:
     Raises:
         UserError: an implementation or the baseline is unknown, or the folder holds a run already.
     """
-    registry = load_registry(request.plugins)
+    registry = load_with_plugins(request.plugins)
     registered = select(registry, request.names)
     chosen = [each.implementation.name for each in registered]
     if request.baseline not in registry:
@@ -160,7 +161,7 @@ def resume(folder: Path) -> Bench:
             f"{here}: times of two machines do not mix; start a new run"
         )
     run.repair()
-    registry = load_registry([Path(plugin) for plugin in info.plugins])
+    registry = load_with_plugins([Path(plugin) for plugin in info.plugins])
     return Bench(run, info, tuple(select(registry, _names(info))))
 
 

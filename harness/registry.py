@@ -1,4 +1,8 @@
-"""Finds implementations: the modules of `implementations`, entry points, and files named on the command line."""
+"""Finds implementations: the modules of `implementations`, entry points, and files named on the command line.
+
+A module registers what it has by ``IMPLEMENTATION`` or ``IMPLEMENTATIONS``; a user's own may also be plain code, see
+`harness.plain_code`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +19,7 @@ from types import MappingProxyType, ModuleType
 
 import implementations
 from harness.errors import UserError
+from harness.plain_code import adopt
 from implementations.spec import Implementation
 
 ENTRY_POINT_GROUP = "mha_harness.implementations"
@@ -71,11 +77,11 @@ def _discover(plugins: Sequence[Path]) -> Iterator[Registered]:
     for info in pkgutil.iter_modules(implementations.__path__):
         if info.name not in _NOT_ENTRIES:
             module = importlib.import_module(f"{implementations.__name__}.{info.name}")
-            yield from _entries(module, str(module.__file__))
+            yield from _entries(module, info.name, str(module.__file__))
     for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         yield from _from_entry_point(entry_point)
     for path in plugins:
-        yield from _entries(_load_file(path), str(path), plugin=path.resolve())
+        yield from _entries(load_file(path), path.stem, str(path), plugin=path.resolve())
 
 
 def _from_entry_point(entry_point: importlib.metadata.EntryPoint) -> Iterator[Registered]:
@@ -87,12 +93,17 @@ def _from_entry_point(entry_point: importlib.metadata.EntryPoint) -> Iterator[Re
         ) from error
     origin = f"entry point {entry_point.value}"
     if isinstance(loaded, ModuleType):
-        yield from _entries(loaded, origin)
+        yield from _entries(loaded, entry_point.name, origin)
     else:
         yield from _registered(loaded, origin)
 
 
-def _load_file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
+    """Import a plugin; it may import files beside it.
+
+    Raises:
+        UserError: there is no such file, it is no Python file, or importing it raises.
+    """
     if not path.is_file():
         raise UserError(f"plugin {path}: no such file")
     name = f"mha_plugin_{path.stem}"
@@ -100,6 +111,9 @@ def _load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UserError(f"plugin {path}: not a Python file (expected a name ending in .py)")
     module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that it hides nothing
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
     try:
         spec.loader.exec_module(module)
@@ -121,14 +135,11 @@ def _line_in(path: Path, error: BaseException) -> str:
     return f" (line {line})" if line else ""
 
 
-def _entries(module: ModuleType, origin: str, plugin: Path | None = None) -> Iterator[Registered]:
-    declared = [getattr(module, name) for name in ("IMPLEMENTATION", "IMPLEMENTATIONS") if hasattr(module, name)]
-    if len(declared) != 1:
-        raise UserError(
-            f"{origin}: expected one module-level IMPLEMENTATION = Implementation(...) "
-            f"or IMPLEMENTATIONS = (...), found {'both' if declared else 'neither'}"
-        )
-    yield from _registered(declared[0], origin, plugin)
+def _entries(module: ModuleType, name: str, origin: str, plugin: Path | None = None) -> Iterator[Registered]:
+    declared = [getattr(module, each) for each in ("IMPLEMENTATION", "IMPLEMENTATIONS") if hasattr(module, each)]
+    if len(declared) > 1:
+        raise UserError(f"{origin}: expected IMPLEMENTATION or IMPLEMENTATIONS, found both; delete one")
+    yield from _registered(declared[0] if declared else adopt(module, name, origin), origin, plugin)
 
 
 def _registered(declared: object, origin: str, plugin: Path | None = None) -> Iterator[Registered]:
@@ -136,10 +147,18 @@ def _registered(declared: object, origin: str, plugin: Path | None = None) -> It
     for entry in entries:
         if not isinstance(entry, Implementation):
             raise UserError(f"{origin}: expected implementations.spec.Implementation, got {type(entry).__name__}")
+        if not re.fullmatch(r"\w[\w.+()=-]*", entry.name):
+            raise UserError(
+                f"{origin}: {entry.name!r} cannot be the name of an implementation; expected letters, digits and "
+                "._+-()= only, as in 'my_attention'"
+            )
         yield Registered(entry, origin, plugin)
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as a single line: its type and the first line of its message."""
-    message = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {message[0]}" if message else type(error).__name__
+    """An exception as a single line: its type and the first line of its message, with the next one behind a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    message = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {message}"

@@ -10,9 +10,9 @@ d_model = H * d_k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from torch import Tensor, nn
 
@@ -172,6 +172,15 @@ class Implementation:
     def __post_init__(self) -> None:
         if (self.attend is None) == (self.build is None):
             raise ValueError(f"implementation {self.name!r}: give exactly one of attend= and build=")
+        self._require_known("fully_masked_row", (self.fully_masked_row,), get_args(FullyMaskedRow))
+        self._require_known("dtypes", self.dtypes, ALL_DTYPES)
+        self._require_known("mask_kinds", self.mask_kinds, ALL_MASK_KINDS)
+
+    def _require_known(self, what: str, given: Iterable[str], known: Sequence[str]) -> None:
+        unknown = [each for each in given if each not in known]
+        if unknown:
+            words = ", ".join(map(repr, unknown))
+            raise ValueError(f"implementation {self.name!r}: {what} cannot be {words}; there are: {', '.join(known)}")
 
     def why_not(self, case: Case) -> tuple[str, ...]:
         """Every reason why this case is not supported; empty if it is."""

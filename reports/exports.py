@@ -55,11 +55,17 @@ def _write_csv(frame: pd.DataFrame, path: Path, lists: tuple[str, ...]) -> None:
     frame.assign(**joined).to_csv(path, index=False)
 
 
-def junit_xml(run: Run, path: Path) -> None:
-    """The checks as test cases: a suite for each implementation, a class for each check."""
+def junit_xml(checks: pd.DataFrame, created: str, path: Path) -> None:
+    """The checks as test cases: a suite for each implementation, a class for each check.
+
+    Args:
+        checks: a row for each check, as `reports.frames.checks_frame` makes them.
+        created: ISO 8601 time of the run.
+        path: the file.
+    """
     root = ET.Element("testsuites", name="mha verify")
-    for (name,), checks in groups(run.checks, ["implementation"]):
-        root.append(_suite(name, checks, run.info.created))
+    for (name,), own in groups(checks, ["implementation"]):
+        root.append(_suite(name, own, created))
     ET.indent(root)
     ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 

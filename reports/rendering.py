@@ -42,7 +42,7 @@ def _write_exports(run: Run, judgement: Judgement, out: Path) -> list[Path]:
     benchmark, action = out / "pytest-benchmark.json", out / "benchmark-action.json"
     exports.results_csv(judgement, results)
     exports.checks_csv(run.checks, checks)
-    exports.junit_xml(run, junit)
+    exports.junit_xml(run.checks, run.info.created, junit)
     exports.pytest_benchmark_json(run, judgement, benchmark)
     exports.benchmark_action_json(judgement, action)
     return [results, checks, junit, benchmark, action]

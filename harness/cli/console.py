@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,10 +73,48 @@ def write_json(content: object, file: Path | None = None) -> None:
     if file is None or str(file) == "-":
         click.echo(text)
         return
-    try:
+    with written(file):
         file.write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def written(file: Path) -> Iterator[None]:
+    """Say in one line that a file cannot be written.
+
+    Raises:
+        UserError: the block raises OSError.
+    """
+    try:
+        yield
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def output_option(flag: str, name: str, text: str, *, dash: bool = False) -> Callable[[CommandT], CommandT]:
+    """An option that names a file to be written after long work: what is known to go wrong is said before it.
+
+    Args:
+        flag: as ``--json``.
+        name: of the command's parameter.
+        text: the help.
+        dash: whether ``-`` stands for standard output.
+    """
+
+    def check(_ctx: click.Context, _parameter: click.Parameter, file: Path | None) -> Path | None:
+        if file is not None and not (dash and str(file) == "-"):
+            _refuse_unwritable(file)
+        return file
+
+    return click.option(flag, name, type=click.Path(path_type=Path), callback=check, help=text)
+
+
+def _refuse_unwritable(file: Path) -> None:
+    if file.is_dir():
+        raise click.BadParameter(f"{file} is a folder, and a file was expected")
+    if not file.parent.is_dir():
+        raise click.BadParameter(f"{file.parent} is no folder; make it first")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise click.BadParameter(f"{file} may not be written")
 
 
 def plugin_option(command: CommandT) -> CommandT:
@@ -86,5 +125,6 @@ def plugin_option(command: CommandT) -> CommandT:
         multiple=True,
         metavar="FILE.py",
         type=click.Path(path_type=Path),
-        help="File with an implementation of your own (IMPLEMENTATION = ...); may be repeated.",
+        help="File of your own: a function attend, a module's class, or IMPLEMENTATION = ... (docs/authors.md); may be "
+        "repeated.",
     )(command)

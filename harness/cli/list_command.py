@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def command(plugins: tuple[Path, ...], device: str, as_json: bool) -> None:
     """What is registered, what it supports, and whether it can run here."""
     from harness.describe import describe_all
-    from harness.registry import load_registry
+    from harness.plugins import load_with_plugins
 
-    described = describe_all(load_registry(plugins).values(), device)
+    described = describe_all(load_with_plugins(plugins).values(), device)
     if as_json:
         write_json([info.model_dump(mode="json") for info in described])
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.console import console, plugin_option, progress, write_json
+from harness.cli.console import console, output_option, plugin_option, progress, write_json, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +37,9 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
 )
 @click.option("--layer", default=0, show_default=True, help="Layer of --weights.")
 @click.option("--num-heads", type=int, help="Heads of --weights, where no config.json beside it says so.")
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write all records to this file, - for stdout."
-)
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds for each case (60).")
+@output_option("--json", "json_file", "Write all records to this file, - for stdout.", dash=True)
+@output_option("--junit", "junit_file", "Write the checks as JUnit XML to this file.")
 def command(
     names: tuple[str, ...],
     plugins: tuple[Path, ...],
@@ -51,19 +51,22 @@ def command(
     weights: Path | None,
     layer: int,
     num_heads: int | None,
+    timeout_s: float | None,
     json_file: Path | None,
+    junit_file: Path | None,
 ) -> int:
     """Run the shared checks: is it right?
 
     Without NAMEs, all registered implementations are verified. Exit code 1 if a check fails.
     """
+    from harness.plugins import load_with_plugins
     from harness.records import BAD_CHECK_STATUSES
-    from harness.registry import load_registry, select
+    from harness.registry import select
     from harness.verification.real_weights import RealWeights
     from harness.verification.suite import Selection, dtype_of_case
-    from harness.verification.verify import verify
+    from harness.verification.verify import CHECK_TIMEOUT_S, verify
 
-    chosen = select(load_registry(plugins), names)
+    chosen = select(load_with_plugins(plugins), names)
     selection = Selection(
         checks=checks,
         dtypes=dtypes or tuple(dict.fromkeys(map(dtype_of_case, cases))) or _DTYPES,
@@ -74,13 +77,21 @@ def command(
     )
     _announce(selection)
     with progress("verifying") as advance:
-        records = list(verify(chosen, selection, on_progress=lambda done, total: advance(done, total, "", None)))
+        verified = verify(
+            chosen,
+            selection,
+            on_progress=lambda done, total: advance(done, total, "", None),
+            timeout_s=timeout_s or CHECK_TIMEOUT_S,
+        )
+        records = list(verified)
     order = [each.implementation.name for each in chosen]
     records.sort(key=lambda record: (order.index(record.implementation), selection.dtypes.index(record.dtype)))
-    if json_file is not None:
-        write_json([record.model_dump(mode="json") for record in records], json_file)
     if json_file is None or str(json_file) != "-":
         print_results(records)
+    if junit_file is not None:
+        _write_junit(records, junit_file)
+    if json_file is not None:
+        write_json([record.model_dump(mode="json") for record in records], json_file)
     return 1 if any(record.status in BAD_CHECK_STATUSES for record in records) else 0
 
 
@@ -95,6 +106,16 @@ def _announce(selection: Selection) -> None:
         )
 
 
+def _write_junit(records: Sequence[CheckRecord], file: Path) -> None:
+    from datetime import UTC, datetime
+
+    from reports.exports import junit_xml
+    from reports.frames import checks_frame
+
+    with written(file):
+        junit_xml(checks_frame(records), datetime.now(UTC).isoformat(timespec="seconds"), file)
+
+
 def print_results(records: Sequence[CheckRecord]) -> None:
     """A table of what came out by implementation and dtype, then everything that needs a reader."""
     if not records:
@@ -102,9 +123,8 @@ def print_results(records: Sequence[CheckRecord]) -> None:
         return
     screen = console()
     screen.print(_table(records))
-    for record in records:
-        if record.status in ("failed", "crashed", "timeout", "unexpected_pass"):
-            _print_failure(record)
+    for alike in _failures(records):
+        _print_failure(alike[0], len(alike) - 1)
     _print_known(records)
     statuses = Counter(record.status for record in records)
     summary = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in statuses.most_common())
@@ -145,11 +165,24 @@ def _table(records: Sequence[CheckRecord]) -> Table:
     return table
 
 
-def _print_failure(record: CheckRecord) -> None:
+def _failures(records: Sequence[CheckRecord]) -> list[list[CheckRecord]]:
+    """Bad records; those of an implementation that ended in the same words are together, to be told once."""
+    from harness.records import BAD_CHECK_STATUSES
+
+    groups: dict[tuple[str, str, tuple[str, ...]], list[CheckRecord]] = {}
+    for record in records:
+        if record.status in BAD_CHECK_STATUSES:
+            groups.setdefault((record.implementation, record.status, record.reasons), []).append(record)
+    return list(groups.values())
+
+
+def _print_failure(record: CheckRecord, others: int) -> None:
     from rich.text import Text
 
     screen = console()
-    screen.print(Text(f"\n{record.implementation}: {record.check} {record.status} on {record.case}", "bold red"))
+    more = f", and {others} more like it" if others else ""
+    headline = f"\n{record.implementation}: {record.check} {record.status} on {record.case}{more}"
+    screen.print(Text(headline, "bold red"))
     screen.print(Text(f"  claim: {record.claim}"))
     for reason in record.reasons:
         screen.print(Text(f"  {reason}"))

@@ -24,6 +24,7 @@ from harness.verification.check import (
     same_as,
 )
 from harness.verification.inputs import Inputs
+from implementations.spec import FullyMaskedRow
 
 
 def check_mask_layouts_mean_the_same(trial: Trial) -> Evidence:
@@ -134,13 +135,32 @@ def check_fully_masked_row_is_as_declared(trial: Trial) -> Evidence:
         mask[1, :, 0] = True  # a row in all heads
     inputs = trial.inputs.with_mask(mask)
     answer = trial.subject.answer(inputs, trial.case.mode)
-    if trial.implementation.fully_masked_row == "nan":
+    declared, seen = trial.implementation.fully_masked_row, _policy_seen(trial, inputs, answer.output)
+    if seen != declared:
+        raise CheckFailedError(
+            f"a fully masked row gives {_IN_WORDS[seen]}, and {_IN_WORDS[declared]} is declared; if that is meant, "
+            f'declare fully_masked_row="{seen}" (in a file of plain code: FULLY_MASKED_ROW = "{seen}")'
+        )
+    if declared == "nan":
         # The declared hazard: the row is NaN, and so is whatever gradient it reaches.
         return trial.compare_output(inputs, answer.output)
     for name, gradient in answer.gradients.items():
         if not bool(gradient.isfinite().all()):
             raise CheckFailedError(f"the gradient of {name} is not finite")
     return evidence(trial.expect(inputs, gradients=trial.case.mode == "training"), answer.tensors)
+
+
+_IN_WORDS: dict[FullyMaskedRow, str] = {"zero": "zero", "uniform": "the mean of V", "nan": "NaN"}
+
+
+def _policy_seen(trial: Trial, inputs: Inputs, output: Tensor) -> FullyMaskedRow:
+    """The policy that explains an output as a whole; the declared one if none or several do."""
+    declared = trial.implementation.fully_masked_row
+    for policy in (declared, *_IN_WORDS):
+        would_be = replace(trial, implementation=replace(trial.implementation, fully_masked_row=policy))
+        if all(comparison.passed for comparison in would_be.compare_output(inputs, output).comparisons):
+            return policy
+    return declared
 
 
 def check_a_row_may_lose_its_first_512_keys(trial: Trial) -> Evidence:
