@@ -85,8 +85,25 @@ def prepare(implementation: Implementation, case: Case, weights: Mapping[str, Te
     """Build the module for a case and load the eight parameters into it."""
     with _rng_restored():  # building draws initial weights, which nobody keeps
         module = build_module(implementation, case.d_model, case.num_heads)
-    module.load_state_dict(implementation.pack(weights))
+    _load(module, implementation.pack(weights))
     return Subject(implementation, module.to(device=case.device, dtype=DTYPES[case.dtype]))
+
+
+def _load(module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    """Load all parameters of a module; buffers of its own, such as a table of causality, stay as they were built.
+
+    Raises:
+        RuntimeError: a parameter is left without a value, is not there, or has another shape.
+    """
+    found = module.load_state_dict(parameters, strict=False)
+    own = dict(module.named_parameters())
+    left = [name for name in found.missing_keys if name in own]
+    if left or found.unexpected_keys:
+        raise RuntimeError(
+            f"the weights do not load: the module's {', '.join(left) or 'nothing'} would get no value, and it has no "
+            f"{', '.join(found.unexpected_keys) or 'other gap'}; name its projections W_q, W_k, W_v, W_o (each an "
+            "nn.Linear with bias), or give pack= and unpack="
+        )
 
 
 def _rng_restored() -> AbstractContextManager[None]:
