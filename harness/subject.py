@@ -98,11 +98,14 @@ def _load(module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
     found = module.load_state_dict(parameters, strict=False)
     own = dict(module.named_parameters())
     left = [name for name in found.missing_keys if name in own]
-    if left or found.unexpected_keys:
+    misfits = [
+        *([f"nothing is given for its {', '.join(left)}"] if left else []),
+        *([f"it has no {', '.join(found.unexpected_keys)}"] if found.unexpected_keys else []),
+    ]
+    if misfits:
         raise RuntimeError(
-            f"the weights do not load: the module's {', '.join(left) or 'nothing'} would get no value, and it has no "
-            f"{', '.join(found.unexpected_keys) or 'other gap'}; name its projections W_q, W_k, W_v, W_o (each an "
-            "nn.Linear with bias), or give pack= and unpack="
+            f"the weights do not load into the module: {' and '.join(misfits)}; name its projections W_q, W_k, W_v, W_o "
+            "(each an nn.Linear with bias), or give pack= and unpack="
         )
 
 
