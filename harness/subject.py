@@ -104,8 +104,8 @@ def _load(module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
     ]
     if misfits:
         raise RuntimeError(
-            f"the weights do not load into the module: {' and '.join(misfits)}; name its projections W_q, W_k, W_v, W_o "
-            "(each an nn.Linear with bias), or give pack= and unpack="
+            f"the weights do not load into the module: {' and '.join(misfits)}; name its projections W_q, W_k, W_v, "
+            "W_o (each an nn.Linear with bias), or give pack= and unpack="
         )
 
 

@@ -20,7 +20,7 @@ def prepared(**changes):
         for name in ("W_q", "W_k", "W_v", "W_o"):
             setattr(module, name, nn.Linear(d_model, d_model))
         for name, value in changes.items():
-            setattr(module, name, value)
+            delattr(module, name) if value is None else setattr(module, name, value)
         module.register_buffer("causality", torch.ones(8, 8, dtype=torch.bool).triu(1))
         return module
 
@@ -43,7 +43,10 @@ def test_buffers_of_a_modules_own_stay_as_they_were_built() -> None:
             {"W_o": None, "out": nn.Linear(4, 4, bias=False)},
             "nothing is given for its out.weight and it has no W_o.weight, W_o.bias;",
         ),
-        ({"W_k": nn.Linear(4, 2)}, "RuntimeError: Error(s) in loading state_dict for Module: size mismatch for W_k.wei"),
+        (
+            {"W_k": nn.Linear(4, 2)},
+            "RuntimeError: Error(s) in loading state_dict for Module: size mismatch for W_k.wei",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_named_in_one_line(changes, words: str) -> None:
