@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +42,8 @@ SAMPLES = 2
 STORED_ULPS = 2.0
 CANCELLED_ULPS = 4.0
 _NOISE_LENGTH = 2_097_143
+_LOG_BIAS = 1.27
+"""Minus the mean logarithm of a squared standard normal deviate (Euler's constant plus log 2)."""
 
 
 class SimulatedRounding:
@@ -56,7 +57,7 @@ class SimulatedRounding:
         self._places = torch.Generator().manual_seed(seed)
 
     def store(self, value: Tensor) -> Tensor:
-        """value + (2 u |value| + t) xi, with xi uniform in [-1, 1]."""
+        """Value + (2 u |value| + t) xi, with xi uniform in [-1, 1]."""
         return self._moved(value, value.abs().mul_(STORED_ULPS * self.unit))
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
@@ -70,11 +71,11 @@ class SimulatedRounding:
         return self.store(self._moved(value, summing.to(value.dtype)))
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
-        """value + (4 u magnitude + t) xi."""
+        """Value + (4 u magnitude + t) xi."""
         return self._moved(value, magnitude() * (CANCELLED_ULPS * self.unit))
 
     def _moved(self, value: Tensor, size: Tensor) -> Tensor:
-        """value + (size + t) xi; takes `size` over."""
+        """Value + (size + t) xi; takes `size` over."""
         return size.add_(self.tiny).mul_(self._noise(value.shape)).add_(value)
 
     def _noise(self, shape: torch.Size) -> Tensor:
@@ -149,16 +150,22 @@ def pooled(squares: Tensor) -> Tensor:
 
     Two samples say little of a single element, but rows share a spread, and so do columns (a trained model's x has
     channels a hundred times as large as the others). So it is the largest of three estimates: the element's own, its
-    row's mean, and row times column over the whole, which follows large rows and large columns alike. NaN (of rows
-    expected to be NaN) is left out.
+    row's mean, and the product of a factor for its row and one for its column, each a geometric mean, so that a large
+    column does not decide what the rows are, nor a large row what the columns are. NaN (of rows expected to be NaN)
+    and exact zeros are left out.
     """
     if squares.numel() == 0:
         return squares
     known = squares.nan_to_num(0.0)
     row = known.mean(dim=-1, keepdim=True)
-    column = known.reshape(-1, known.shape[-1]).mean(dim=0)
-    whole = column.mean().clamp(min=torch.finfo(known.dtype).tiny)
-    return torch.maximum(torch.maximum(known, row), row * (column / whole)).sqrt()
+    table = known.reshape(-1, known.shape[-1])
+    present = table > 0
+    logs = torch.where(present, table, 1.0).log()
+    row_log = logs.sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp(min=1)
+    column_log = logs.sum(0) / present.sum(0).clamp(min=1)
+    whole_log = logs.sum() / present.sum().clamp(min=1)
+    product = torch.where(present, (row_log + column_log - whole_log + _LOG_BIAS).exp(), 0.0)
+    return torch.maximum(torch.maximum(known, row), product.reshape(known.shape)).sqrt()
 
 
 def _tensors(solution: Solution) -> dict[str, Tensor]:

