@@ -43,7 +43,14 @@ LEAST_MEMORY_BYTES = 1 << 30
 
 _FRUITLESS_POOLS = 3
 """How many pools may break, one after the other, without finishing a task."""
-_PRELOAD = ["torch", "numpy", "harness.registry", "harness.verification.suite"]
+_PRELOAD = [
+    "torch",
+    "torch.fx.experimental.symbolic_shapes",
+    "numpy",
+    "scipy.stats",
+    "harness.measurement.cell",
+    "harness.verification.suite",
+]
 
 
 @dataclass(frozen=True)
