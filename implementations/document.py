@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the document's import
 from torch import Tensor, nn
 
-from implementations.spec import Case, Implementation, KnownFailure, Limit
+from implementations.spec import Behaviour, Case, Implementation, KnownFailure, Limit
 
 
 class MultiHeadAttention(nn.Module):
@@ -107,6 +107,37 @@ IMPLEMENTATION = Implementation(
         Limit(
             reason="an empty batch or sequence: view(batch_size, seq_len, -1) cannot infer -1",
             applies=_is_empty,
+        ),
+    ),
+    semantics=(
+        Behaviour(
+            answers={"logits_below_a_finite_fill": "all of it", "float16_with_a_mask": "raises RuntimeError"},
+            source="its fill of -1e9",
+        ),
+        Behaviour(answers={"empty_input": "raises RuntimeError"}, source="its view(batch_size, seq_len, -1)"),
+        Behaviour(
+            answers={"nan_in_a_masked_key": "it leaks"},
+            source="0 * NaN is NaN: https://github.com/pytorch/pytorch/issues/101967",
+        ),
+        Behaviour(
+            answers={"compile_bfloat16": "raises BackendCompilerFailed"},
+            source="a scale that is a tensor: https://github.com/pytorch/pytorch/issues/191203",
+            devices=("cpu",),
+        ),
+        Behaviour(
+            answers={
+                "nan_query": "NaN",
+                "additive_mask": "refused by RuntimeError",
+                "double_backward": "right",
+                "forward_mode": "right",
+                "vmap": "right",
+                "autocast": "right, in bfloat16",
+                "copies": "same bits",
+                "compile": "right",
+                "export": "right",
+            },
+            source="seen on torch 2.13",
+            devices=("cpu",),
         ),
     ),
     known_failures=(

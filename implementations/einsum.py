@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from implementations.spec import Implementation
+from implementations.spec import Behaviour, Implementation
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
@@ -43,4 +43,29 @@ IMPLEMENTATION = Implementation(
     attend=attend,
     fully_masked_row="zero",
     memory_growth="O(S^2)",
+    semantics=(
+        Behaviour(
+            answers={"nan_in_a_masked_key": "it leaks"},
+            source="0 * NaN is NaN: https://github.com/pytorch/pytorch/issues/101967",
+        ),
+        Behaviour(
+            answers={
+                "nan_query": "NaN",
+                "float16_with_a_mask": "right",
+                "logits_below_a_finite_fill": "none",
+                "additive_mask": "refused by TypeError",
+                "empty_input": "empty output",
+                "double_backward": "right",
+                "forward_mode": "right",
+                "vmap": "right",
+                "autocast": "right, in bfloat16",
+                "copies": "same bits",
+                "compile": "right",
+                "compile_bfloat16": "right",
+                "export": "right",
+            },
+            source="seen on torch 2.13",
+            devices=("cpu",),
+        ),
+    ),
 )

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's own alias
 from torch import Tensor
 
-from implementations.spec import Implementation
+from implementations.spec import Behaviour, Implementation
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> Tensor:
@@ -33,4 +33,37 @@ IMPLEMENTATION = Implementation(
     attend=attend,
     fully_masked_row="zero",
     memory_growth="O(S)",
+    semantics=(
+        Behaviour(
+            answers={"nan_in_a_masked_key": "it leaks"},
+            source="0 * NaN is NaN: https://github.com/pytorch/pytorch/issues/101967",
+            devices=("cpu",),
+        ),
+        Behaviour(
+            answers={"nan_query": "0 without a mask and in training; NaN with a mask"},
+            source="https://github.com/pytorch/pytorch/issues/141128",
+            devices=("cpu",),
+        ),
+        Behaviour(
+            answers={"double_backward": "raises RuntimeError", "forward_mode": "raises NotImplementedError"},
+            source="https://github.com/pytorch/pytorch/issues/116350",
+            devices=("cpu",),
+        ),
+        Behaviour(
+            answers={
+                "float16_with_a_mask": "right",
+                "logits_below_a_finite_fill": "none",
+                "additive_mask": "refused by TypeError",
+                "empty_input": "empty output",
+                "vmap": "right",
+                "autocast": "right, in bfloat16",
+                "copies": "same bits",
+                "compile": "right",
+                "compile_bfloat16": "right",
+                "export": "right",
+            },
+            source="seen on torch 2.13",
+            devices=("cpu",),
+        ),
+    ),
 )

@@ -119,7 +119,7 @@ class KnownFailure:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What an implementation does where the contract leaves it free; `mha verify --semantics` holds it against a run."""
+    """What an implementation does where the contract leaves it free; `mha verify --semantics` sees whether it does."""
 
     answers: Mapping[str, str]
     """By probe, in the words of the probe's own answers."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from implementations.projections import check_mask
-from implementations.spec import Case, Implementation, KnownFailure, Tensors
+from implementations.spec import Behaviour, Case, Implementation, KnownFailure, Tensors
 
 
 class TorchMHA(nn.Module):
@@ -72,6 +72,32 @@ def _in_the_fast_path(case: Case) -> bool:
 
 
 _SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html"
+_ISSUES = "https://github.com/pytorch/pytorch/issues"
+_EMPTY_ROWS_IN_THE_FAST_PATH = "https://github.com/pytorch/pytorch/pull/190486"
+
+_OF_BOTH_PATHS = (
+    Behaviour(
+        answers={"nan_in_a_masked_key": "it leaks"},
+        source=f"0 * NaN is NaN: {_ISSUES}/101967",
+        devices=("cpu",),
+    ),
+    Behaviour(
+        answers={
+            "float16_with_a_mask": "right",
+            "logits_below_a_finite_fill": "none",
+            "additive_mask": "refused by TypeError",
+            "empty_input": "empty output",
+            "vmap": "right",
+            "autocast": "right, in bfloat16",
+            "copies": "same bits",
+            "compile": "right",
+            "compile_bfloat16": "right",
+            "export": "right",
+        },
+        source="seen on torch 2.13",
+        devices=("cpu",),
+    ),
+)
 
 IMPLEMENTATIONS = (
     Implementation(
@@ -87,8 +113,29 @@ IMPLEMENTATIONS = (
             KnownFailure(
                 check="fully_masked_row_is_as_declared",
                 reason="in eval without gradients the native fast path gives NaN, where training gives 0",
-                source="https://github.com/pytorch/pytorch/pull/190486; seen on torch 2.13",
+                source=f"{_EMPTY_ROWS_IN_THE_FAST_PATH}; seen on torch 2.13",
                 applies=_in_the_fast_path,
+            ),
+        ),
+        semantics=(
+            *_OF_BOTH_PATHS,
+            Behaviour(
+                answers={
+                    "fully_masked_row": "NaN in inference; 0 in training",
+                    "gradient_of_a_fully_masked_row": "finite",
+                },
+                source=_EMPTY_ROWS_IN_THE_FAST_PATH,
+                devices=("cpu",),
+            ),
+            Behaviour(
+                answers={"nan_query": "NaN without a mask and with a mask; 0 in training"},
+                source=f"{_ISSUES}/141128",
+                devices=("cpu",),
+            ),
+            Behaviour(
+                answers={"double_backward": "raises RuntimeError", "forward_mode": "raises NotImplementedError"},
+                source=f"{_ISSUES}/116350",
+                devices=("cpu",),
             ),
         ),
     ),
@@ -101,5 +148,14 @@ IMPLEMENTATIONS = (
         memory_growth="O(S^2)",
         pack=pack,
         unpack=unpack,
+        semantics=(
+            *_OF_BOTH_PATHS,
+            Behaviour(answers={"gradient_of_a_fully_masked_row": "not finite"}, source=f"{_ISSUES}/41508"),
+            Behaviour(
+                answers={"nan_query": "NaN", "double_backward": "right", "forward_mode": "right"},
+                source="seen on torch 2.13",
+                devices=("cpu",),
+            ),
+        ),
     ),
 )

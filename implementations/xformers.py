@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's own alias
 from torch import Tensor
 
-from implementations.spec import Case, Implementation, Limit
+from implementations.spec import Behaviour, Case, Implementation, Limit
 
 _KERNEL_HEAD_DIMS = (16, 32, 64, 128, 256, 512)
 _BIAS_ALIGNMENT = 8
@@ -155,6 +155,25 @@ IMPLEMENTATION = Implementation(
         Limit("the interpreted kernel is forward only", lambda c: _on_cpu(c) and c.mode == "training"),
         Limit("the kernel refuses bfloat16 off an A100 or newer", lambda c: _on_cpu(c) and c.dtype == "bfloat16"),
         Limit("head_dim above 512 is not supported", lambda c: c.head_dim > _KERNEL_HEAD_DIMS[-1]),
+    ),
+    semantics=(
+        Behaviour(
+            answers={"nan_in_a_masked_key": "it leaks"},
+            source="0 * NaN is NaN: https://github.com/pytorch/pytorch/issues/101967",
+            devices=("cpu",),
+        ),
+        Behaviour(
+            answers={
+                "nan_query": "NaN without a mask; 0 with a mask",
+                "float16_with_a_mask": "right",
+                "logits_below_a_finite_fill": "none",
+                "additive_mask": "refused by TypeError",
+                "empty_input": "empty output",
+                "copies": "same bits",
+            },
+            source="seen on xformers 0.0.35, interpreted",
+            devices=("cpu",),
+        ),
     ),
     unavailable=_unavailable,
 )
