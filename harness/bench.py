@@ -17,6 +17,7 @@ from harness.measurement.sweep import run_sweep
 from harness.plugins import load_with_plugins
 from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
 from harness.registry import Registered, select
+from harness.verification.semantics import CHEAP, Questions, put_all
 from harness.verification.suite import Selection
 from harness.verification.verify import reasons_against_timing, verify
 from implementations.spec import ALL_DTYPES
@@ -76,6 +77,19 @@ class Bench:
         ):
             self.folder.append(record)
         self._note_phase("verification", perf_counter() - start)
+
+    def ask(self, advance: Advance) -> None:
+        """Put the cheap probes that the folder does not hold an answer of yet, and append each answer as it comes."""
+        start = perf_counter()
+        done = {(record.implementation, record.probe) for record in self.folder.semantics()}
+        for record in put_all(
+            self.registered,
+            Questions(CHEAP, self.info.workloads[0].device, self.info.seed),
+            on_progress=lambda finished, total: advance(finished, total, "", None),
+            skip=done,
+        ):
+            self.folder.append(record)
+        self._note_phase("semantics", perf_counter() - start)
 
     def measure(self, advance: Advance) -> None:
         """Measure the workloads that the folder does not hold yet."""

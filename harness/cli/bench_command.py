@@ -66,7 +66,8 @@ def command(
 ) -> int:
     """Verify, time and measure memory, and write the report: which one to use here?
 
-    Without NAMEs, all registered implementations take part. Exit code 1 if a check fails.
+    Without NAMEs, all registered implementations take part. Exit code 1 if a check fails, or if an answer
+    differs from what is declared.
     """
     from harness import bench
     from harness.measurement.presets import load_preset
@@ -100,6 +101,8 @@ def _carry_out(run: Bench, start: float) -> int:
     try:
         with progress("verifying") as advance:
             run.verify(advance)
+        with progress("asking") as advance:
+            run.ask(advance)
         with progress("measuring") as advance:
             run.measure(advance)
     except KeyboardInterrupt:
@@ -112,6 +115,9 @@ def _carry_out(run: Bench, start: float) -> int:
     failed = [record for record in run.folder.checks() if record.status in BAD_CHECK_STATUSES]
     for record in failed:
         screen.print(f"{record.implementation}: {record.check} {record.status}: {record.reproduce}", markup=False)
+    differing = [record for record in run.folder.semantics() if record.status == "differs"]
+    for answer in differing:
+        screen.print(f"{answer.implementation}: {answer.probe} differs: {answer.reproduce}", markup=False)
     screen.print(f"took {(perf_counter() - start) / 60:.1f} minutes", markup=False)
     click.echo(f"report: {rendered.html}")
-    return 1 if failed else 0
+    return 1 if failed or differing else 0

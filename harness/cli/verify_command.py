@@ -11,7 +11,7 @@ import click
 from harness.cli.console import console, output_option, plugin_option, progress, write_json, written
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
@@ -25,18 +25,32 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @plugin_option
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(_DTYPES), help="Only this dtype; may be repeated.")
-@click.option("--check", "checks", multiple=True, help="Only this check; may be repeated.")
+@click.option("--check", "checks", multiple=True, help="Only this check or probe; may be repeated.")
 @click.option("--case", "cases", multiple=True, help="Only this case, as a failure names it; may be repeated.")
+@click.option(
+    "--semantics",
+    is_flag=True,
+    help="Instead of the checks, see what the contract leaves open (NaN, empty rows, compile, ...) and what is declared.",
+)
 @click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
 @click.option("--seed", default=0, show_default=True, help="Of weights, inputs and masks.")
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
     metavar="FILE.safetensors",
-    help="Verify on a checkpoint's own projections, with real text as input (BERT naming).",
+    help="Verify on a checkpoint's own projections, with real text as input where its embeddings are known (naming of "
+    "BERT, GPT-2, LLaMA, nn.MultiheadAttention).",
 )
 @click.option("--layer", default=0, show_default=True, help="Layer of --weights.")
 @click.option("--num-heads", type=int, help="Heads of --weights, where no config.json beside it says so.")
+@click.option(
+    "--map",
+    "mapping",
+    multiple=True,
+    metavar="OURS=THEIRS",
+    help="Name of a parameter in --weights, as W_q.weight=encoder.{layer}.attn.q.weight; biases left out are zero; "
+    "repeatable.",
+)
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds for each case (60).")
 @output_option("--json", "json_file", "Write all records to this file, - for stdout.", dash=True)
 @output_option("--junit", "junit_file", "Write the checks as JUnit XML to this file.")
@@ -46,34 +60,45 @@ def command(
     dtypes: tuple[str, ...],
     checks: tuple[str, ...],
     cases: tuple[str, ...],
+    semantics: bool,
     device: str,
     seed: int,
     weights: Path | None,
     layer: int,
     num_heads: int | None,
+    mapping: tuple[str, ...],
     timeout_s: float | None,
     json_file: Path | None,
     junit_file: Path | None,
 ) -> int:
     """Run the shared checks: is it right?
 
-    Without NAMEs, all registered implementations are verified. Exit code 1 if a check fails.
+    Without NAMEs, all registered implementations are verified. Exit code 1 if a check fails,
+    or with --semantics if an answer differs from what is declared.
     """
+    from harness.cli.semantics_table import ask_and_print
     from harness.plugins import load_with_plugins
     from harness.records import BAD_CHECK_STATUSES
     from harness.registry import select
     from harness.verification.real_weights import RealWeights
+    from harness.verification.semantics import PROBE_NAMES, Questions
     from harness.verification.suite import Selection, dtype_of_case
     from harness.verification.verify import CHECK_TIMEOUT_S, verify
 
+    if mapping and weights is None:
+        raise click.UsageError("--map says how a file names its tensors; give the file by --weights")
     chosen = select(load_with_plugins(plugins), names)
+    if semantics:
+        _refuse_beside_semantics({"--dtype": dtypes, "--case": cases, "--weights": weights, "--junit": junit_file})
+        questions = Questions(checks or PROBE_NAMES, device, seed)
+        return ask_and_print(chosen, questions, json_file)
     selection = Selection(
         checks=checks,
         dtypes=dtypes or tuple(dict.fromkeys(map(dtype_of_case, cases))) or _DTYPES,
         cases=cases,
         device=device,
         seed=seed,
-        real=RealWeights(weights.resolve(), layer, num_heads) if weights else None,
+        real=RealWeights(weights.resolve(), layer, num_heads, mapping) if weights else None,
     )
     _announce(selection)
     with progress("verifying") as advance:
@@ -95,15 +120,19 @@ def command(
     return 1 if any(record.status in BAD_CHECK_STATUSES for record in records) else 0
 
 
+def _refuse_beside_semantics(options: Mapping[str, object]) -> None:
+    given = [flag for flag, value in options.items() if value]
+    if given:
+        raise click.UsageError(f"--semantics asks its own questions and takes no {', '.join(given)}; leave that out")
+
+
 def _announce(selection: Selection) -> None:
     """Say what the real weights are; a file that does not fit is refused here, before any child starts."""
     if selection.real is not None:
         layer, text = selection.real.load()
         batch_size, seq_len, d_model = text.x.shape
-        click.echo(
-            f"{layer.source}: d_model {d_model}, {layer.num_heads} heads; {batch_size} texts of up to {seq_len} tokens",
-            err=True,
-        )
+        click.echo(f"{layer.source}: d_model {d_model}, {layer.num_heads} heads", err=True)
+        click.echo(f"{batch_size} items of up to {seq_len} tokens: {text.source}", err=True)
 
 
 def _write_junit(records: Sequence[CheckRecord], file: Path) -> None:
