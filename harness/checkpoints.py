@@ -1,86 +1,29 @@
-"""Real weights and real text: one attention layer of a safetensors file, and the input that text gives it.
+"""Real weights: one attention layer of a safetensors file.
 
 Random weights make nearly uniform attention and no outliers; trained ones do not, so they are where an
-implementation is most usefully tried. A family of models is one entry of `NAMINGS`.
-Shapes: B batch, S sequence, d_model features.
+implementation is most usefully tried. How models name their tensors is in `harness.namings`, and what text makes of
+a model's first layer in `harness.layer_input`. Shapes: d_model features.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.namings import NAMINGS, LayoutError, Naming, Place, naming_from, with_zero_biases
 from harness.records import describe
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-DEFAULT_TEXT = (
-    "Attention lets every word look at every other word.",
-    "The river rose overnight, and by morning the lower road was gone.",
-    "She paid.",
-    "Nobody in the workshop could say why the old clock, which had not been wound for thirty years, had "
-    "begun to strike again, or why it struck only when the door was locked.",
-)
-"""Sentences of very different lengths, so that padding is real."""
 
 _CAST_FROM = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _NAMES_SHOWN = 4
-
-
-@dataclass(frozen=True)
-class Naming:
-    """How a family of models names the tensors of an attention layer, and of the input to its first layer."""
-
-    name: str
-    layer: str
-    """Begin of the names in one layer, behind any prefix; ``{layer}`` stands for its number."""
-    tensors: tuple[str, ...]
-    """Ends of the names of the tensors to read; the first one tells which layers there are."""
-    project: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    """From the tensors, by end of name, to projections by `implementations.spec.PROJECTION_NAMES`."""
-    model_type: str
-    """``model_type`` in config.json of the models whose input is computed as `Embeddings` says."""
-    embeddings: Mapping[str, tuple[str, ...]]
-    """For each tensor of `Embeddings`, its names behind any prefix: a file has one of them."""
-
-
-def _renamed(**modules: str) -> dict[str, str]:
-    """Names of weight and bias for each linear layer: theirs to ours."""
-    return {f"{theirs}.{kind}": f"{ours}.{kind}" for ours, theirs in modules.items() for kind in ("weight", "bias")}
-
-
-_BERT_LINEARS = _renamed(W_q="self.query", W_k="self.key", W_v="self.value", W_o="output.dense")
-
-BERT = Naming(
-    name="BERT",
-    layer="encoder.layer.{layer}.attention.",
-    tensors=tuple(_BERT_LINEARS),
-    project=lambda tensors: {ours: tensors[theirs] for theirs, ours in _BERT_LINEARS.items()},
-    model_type="bert",
-    embeddings={
-        "token": ("embeddings.word_embeddings.weight",),
-        "position": ("embeddings.position_embeddings.weight",),
-        "token_type": ("embeddings.token_type_embeddings.weight",),
-        # The oldest checkpoints use the names of the TensorFlow original.
-        "norm_weight": ("embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"),
-        "norm_bias": ("embeddings.LayerNorm.bias", "embeddings.LayerNorm.beta"),
-    },
-)
-
-NAMINGS: tuple[Naming, ...] = (BERT,)
-"""Every naming that is known; the first that fits a file is used."""
 
 
 @dataclass(frozen=True)
@@ -95,114 +38,74 @@ class LayerWeights:
     """Where they come from, in words."""
 
 
-@dataclass(frozen=True)
-class Embeddings:
-    """What makes the first layer's input: LayerNorm(token + position + token type 0)."""
-
-    token: Tensor
-    """(vocabulary, d_model)."""
-    position: Tensor
-    """(longest sequence, d_model)."""
-    token_type: Tensor
-    """(token types, d_model)."""
-    norm_weight: Tensor
-    """(d_model,)."""
-    norm_bias: Tensor
-    """(d_model,)."""
-    norm_eps: float
-    pad_id: int
-    """Token that fills up the shorter sequences."""
-
-
-class EmbeddedText(NamedTuple):
-    """Real text as a first layer meets it."""
-
-    x: Tensor
-    """float32 (B, S, d_model)."""
-    mask: Tensor
-    """bool (B, 1, 1, S), True = masked: the padding."""
-
-
-def load_layer(path: Path, layer: int, num_heads: int | None = None) -> LayerWeights:
+def load_layer(path: Path, layer: int, num_heads: int | None = None, mapping: Sequence[str] = ()) -> LayerWeights:
     """Read one attention layer, and only that, from a safetensors file.
 
     Args:
         path: the file; a config.json beside it says the number of heads.
         layer: number of the layer, from 0.
         num_heads: number of heads, needed where no config.json says it.
+        mapping: how the file names the parameters, where it is none of `NAMINGS`; see `harness.namings.naming_from`.
 
     Raises:
         UserError: the file is missing or not safetensors; its names fit no naming; there is no such layer;
             the number of heads is unknown, contradicted, or does not divide d_model; or a tensor is missing,
             or has a shape or dtype that does not fit.
     """
-    with _opened(path) as file:
-        naming, prefix, layers = _recognise(path, list(file.keys()))
-        if layer not in layers:
-            raise UserError(f"{path} has no layer {layer}; it has layers {_ranges(layers)}")
-        begin = prefix + naming.layer.format(layer=layer)
-        tensors = {end: _read(path, file, begin + end) for end in naming.tensors}
-    projections = {name: tensor.contiguous() for name, tensor in naming.project(tensors).items()}
+    with opened(path) as file:
+        names = list(file.keys())
+        naming, places = recognise(path, names, mapping)
+        place = next((place for place in places if place.number == layer), None)
+        if place is None:
+            raise UserError(f"{path} has no layer {layer}; it has layers {_ranges([each.number for each in places])}")
+        there = [end for end in naming.optional if naming.full_name(place, end) in names]
+        tensors = {end: read(path, file, naming.full_name(place, end)) for end in (*naming.tensors, *there)}
+    projections = _project(path, naming, tensors)
     d_model = _common_size(path, projections)
     num_heads = _number_of_heads(path, num_heads)
     if num_heads < 1 or d_model % num_heads:
         raise UserError(f"{path}: d_model {d_model} is not divisible by num_heads {num_heads}; pass other --num-heads")
-    source = f"layer {layer} of {path.name} ({naming.name} naming{f', prefix {prefix!r}' if prefix else ''})"
-    return LayerWeights(projections, d_model, num_heads, source)
+    return LayerWeights(projections, d_model, num_heads, _in_words(path, naming, place))
 
 
-def load_embeddings(path: Path) -> Embeddings:
-    """Read what makes the first layer's input from a safetensors file.
-
-    Raises:
-        UserError: the file is missing or not safetensors, its names fit no naming, config.json says that the
-            model computes its input in another way, or a tensor is missing or does not fit.
-    """
-    config = _config(path)
-    with _opened(path) as file:
-        names = list(file.keys())
-        naming, prefix, _ = _recognise(path, names)
-        if config.model_type not in ("", naming.model_type):
-            raise UserError(
-                f"{path}: its config.json says model_type {config.model_type!r}, and only the input of "
-                f"{naming.model_type!r} is known; give the layer an input of your own"
-            )
-        tensors = {}
-        for field, ends in naming.embeddings.items():
-            there = [prefix + end for end in ends if prefix + end in names]
-            tensors[field] = _read(path, file, there[0] if there else prefix + ends[0])
-    _check_embeddings(path, tensors, config.pad_token_id)
-    return Embeddings(**tensors, norm_eps=config.layer_norm_eps, pad_id=config.pad_token_id)
-
-
-def embed_text(path: Path, text: Sequence[str] | Sequence[Sequence[int]] = DEFAULT_TEXT) -> EmbeddedText:
-    """The input of a model's *first* layer for real text, padded to the longest.
-
-    A later layer meets the output of those before it, so its logits on this input are not the model's.
-
-    Args:
-        path: safetensors file; for text, with its tokenizer.json beside it.
-        text: strings, or sequences of token ids: one for each batch item.
+def recognise(path: Path, names: list[str], mapping: Sequence[str] = ()) -> tuple[Naming, list[Place]]:
+    """The naming that fits a file, and the layers there are.
 
     Raises:
-        UserError: see `load_embeddings`; for strings, tokenizers is not installed or tokenizer.json is
-            missing; or an item has no tokens, more than the model has positions for, or an id outside its
-            vocabulary.
+        UserError: none fits, or the file holds several models.
     """
-    embeddings = load_embeddings(path)
-    tokens = _tokenize(path, [text] if isinstance(text, str) else text)
-    _check_tokens(tokens, vocabulary=len(embeddings.token), longest=len(embeddings.position))
-    lengths = torch.tensor([len(item) for item in tokens])
-    seq_len = int(lengths.max())
-    ids = torch.tensor([item + [embeddings.pad_id] * (seq_len - len(item)) for item in tokens])  # (B, S)
-    summed = embeddings.token[ids] + embeddings.position[:seq_len] + embeddings.token_type[0]  # (B, S, d_model)
-    x = F.layer_norm(summed, summed.shape[-1:], embeddings.norm_weight, embeddings.norm_bias, embeddings.norm_eps)
-    mask = torch.arange(seq_len) >= lengths[:, None]  # (B, S)
-    return EmbeddedText(x, mask[:, None, None, :])
+    for naming in (naming_from(mapping),) if mapping else NAMINGS:
+        places = naming.find(names)
+        prefixes = sorted({place.prefix for place in places})
+        if len(prefixes) > 1 and naming.is_numbered:
+            raise UserError(f"{path} holds several models ({', '.join(prefixes)}); give a file with one")
+        if places:
+            return naming, places
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "") or "none"
+    if mapping:
+        raise UserError(f"{path}: no tensor is named as --map says ({mapping[0]}); it has {shown}")
+    known = "; ".join(naming.example for naming in NAMINGS)
+    raise UserError(
+        f"{path}: no attention layer is named in a way that is known ({known}); give the names by --map; it has {shown}"
+    )
+
+
+def _in_words(path: Path, naming: Naming, place: Place) -> str:
+    details = [f"{naming.name} naming"]
+    if place.prefix:
+        details.append(f"prefix {place.prefix!r}")
+    if naming.note:
+        details.append(naming.note)
+    return f"layer {place.number} of {path.name} ({', '.join(details)})"
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
+    """A safetensors file, open for reading single tensors.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
     if not path.is_file():
         raise UserError(f"{path} is not a file; give the .safetensors file of a model")
     try:
@@ -215,75 +118,75 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _recognise(path: Path, names: list[str]) -> tuple[Naming, str, list[int]]:
-    """The naming that fits, what stands before it in every name, and the layers there are."""
-    for naming in NAMINGS:
-        layer = re.escape(naming.layer).replace(re.escape("{layer}"), r"(?P<layer>\d+)")
-        pattern = re.compile(rf"(?P<prefix>(?:.*\.)?){layer}{re.escape(naming.tensors[0])}")
-        found = [match for name in names if (match := pattern.fullmatch(name))]
-        prefixes = sorted({match["prefix"] for match in found})
-        if len(prefixes) > 1:
-            raise UserError(f"{path} holds several models ({', '.join(prefixes)}); give a file with one")
-        if prefixes:
-            return naming, prefixes[0], sorted(int(match["layer"]) for match in found)
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-    known = "; ".join(f"{naming.name}: {naming.layer}{naming.tensors[0]}" for naming in NAMINGS)
-    raise UserError(f"{path}: no attention layer is named in a way that is known ({known}); it has {shown or 'none'}")
+def read(path: Path, file: Any, name: str) -> Tensor:  # noqa: ANN401 - safetensors leaves its methods untyped
+    """One tensor of an open file, as float32.
 
-
-def _read(path: Path, file: Any, name: str) -> Tensor:  # noqa: ANN401 - safetensors leaves its methods untyped
+    Raises:
+        UserError: it is not there, or quantised.
+    """
     if name not in file.keys():  # noqa: SIM118 - an open file is no mapping
-        raise UserError(f"{path} has no tensor {name}, which its naming asks for")
+        raise UserError(f"{path} has no tensor {name}, which its naming asks for; give other names by --map")
     tensor: Tensor = file.get_tensor(name)
     if tensor.dtype not in _CAST_FROM:
         raise UserError(f"{path}: {name} is {tensor.dtype}; quantised weights are not read, give the original ones")
     return tensor.float()
 
 
+def _project(path: Path, naming: Naming, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    try:
+        projections = naming.project(tensors)
+    except LayoutError as error:
+        raise UserError(f"{path}: {error}") from None
+    return {name: tensor.contiguous() for name, tensor in with_zero_biases(projections).items()}
+
+
 def _common_size(path: Path, projections: Mapping[str, Tensor]) -> int:
     """d_model, once every weight is (d_model, d_model) and every bias (d_model,)."""
-    d_model = projections["W_q.bias"].numel()
+    queries = projections["W_q.weight"]
+    d_model = queries.shape[-1] if queries.dim() else 0
     for name, tensor in projections.items():
         expected = (d_model, d_model) if name.endswith(".weight") else (d_model,)
         if tensor.shape != expected:
             raise UserError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}, and d_model {d_model} (the size of "
-                f"W_q.bias) asks for {expected}"
+                f"{path}: {name} has shape {tuple(tensor.shape)}, and d_model {d_model} (the features that W_q.weight "
+                f"takes) asks for {expected}{_why(name, tensor, d_model)}"
             )
     return d_model
 
 
-def _check_embeddings(path: Path, tensors: Mapping[str, Tensor], pad_id: int) -> None:
-    d_model = tensors["norm_bias"].numel()
-    for field, tensor in tensors.items():
-        dims = 1 if field.startswith("norm") else 2
-        if tensor.dim() != dims or tensor.shape[-1] != d_model or tensor.numel() == 0:
-            raise UserError(
-                f"{path}: the {field} embedding has shape {tuple(tensor.shape)}, and {dims} "
-                f"dimensions ending in d_model {d_model} were expected"
-            )
-    if pad_id >= len(tensors["token"]):
-        raise UserError(f"{path}: pad_token_id {pad_id} is outside the vocabulary of {len(tensors['token'])}")
+def _why(name: str, weight: Tensor, d_model: int) -> str:
+    """The usual reason for a shape that does not fit."""
+    if weight.dim() != 2 or weight.shape[1] != d_model:
+        return ""
+    if name in ("W_k.weight", "W_v.weight") and len(weight) < d_model:
+        return "; fewer key and value heads than query heads (grouped-query attention) do not fit here"
+    return "; heads whose features do not add up to d_model do not fit here"
 
 
-class _Config(BaseModel):
-    """What is used of the config.json beside a file, with BERT's values where it is silent."""
+class ModelConfig(BaseModel):
+    """What is used of the config.json beside a file."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    num_attention_heads: int | None = None
+    num_attention_heads: int | None = Field(None, validation_alias=AliasChoices("num_attention_heads", "n_head"))
     model_type: str = ""
-    layer_norm_eps: float = Field(default=1e-12, gt=0)
-    pad_token_id: int = Field(default=0, ge=0)
+    norm_eps: float | None = Field(
+        None, gt=0, validation_alias=AliasChoices("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps")
+    )
+    pad_token_id: int | None = None
 
 
-def _config(path: Path) -> _Config:
-    """The config.json beside a file; all defaults if there is none."""
+def model_config(path: Path) -> ModelConfig:
+    """The config.json beside a file; all defaults if there is none.
+
+    Raises:
+        UserError: it is there and makes no sense.
+    """
     config = path.parent / "config.json"
     if not config.is_file():
-        return _Config()
+        return ModelConfig.model_validate({})
     try:
-        return _Config.model_validate_json(config.read_bytes())
+        return ModelConfig.model_validate_json(config.read_bytes())
     except ValidationError as error:
         raise UserError(f"{config}: {describe(error)}; mend it or take it away") from None
     except OSError as error:
@@ -291,7 +194,7 @@ def _config(path: Path) -> _Config:
 
 
 def _number_of_heads(path: Path, given: int | None) -> int:
-    configured = _config(path).num_attention_heads
+    configured = model_config(path).num_attention_heads
     if given is not None and configured is not None and given != configured:
         raise UserError(
             f"config.json beside {path} says {configured} heads, and {given} were asked for: other heads "
@@ -301,46 +204,6 @@ def _number_of_heads(path: Path, given: int | None) -> int:
     if num_heads is None:
         raise UserError(f"no config.json beside {path} says num_attention_heads; pass --num-heads")
     return num_heads
-
-
-def _tokenize(path: Path, text: Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
-    """Token ids of each item; a tokenizer is only needed where an item is a string."""
-    tokenizer = _tokenizer(path.parent / "tokenizer.json") if any(isinstance(item, str) for item in text) else None
-    return [
-        list(tokenizer.encode(item).ids) if tokenizer and isinstance(item, str) else [int(i) for i in item]
-        for item in text
-    ]
-
-
-def _tokenizer(path: Path) -> Tokenizer:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise UserError(
-            "text needs the tokenizers package: pip install 'mha-harness[text]', or give token ids"
-        ) from None
-    if not path.is_file():
-        raise UserError(f"text needs the model's tokenizer, and {path} is not there; add it, or give token ids")
-    try:
-        tokenizer = Tokenizer.from_buffer(path.read_bytes())
-    except Exception as error:  # noqa: BLE001 - tokenizers raises a bare Exception for a file it cannot use
-        raise UserError(f"{path} is not a tokenizer that can be used: {error}") from None
-    # The file may ask for padding to a fixed length and for cutting: neither happens unseen here.
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
-
-
-def _check_tokens(tokens: Sequence[Sequence[int]], *, vocabulary: int, longest: int) -> None:
-    if not tokens:
-        raise UserError("there is no text: give at least one")
-    for number, item in enumerate(tokens, start=1):
-        if not 1 <= len(item) <= longest:
-            raise UserError(f"text {number} has {len(item)} tokens, and the model takes 1 to {longest}")
-        if not 0 <= min(item) <= max(item) < vocabulary:
-            raise UserError(
-                f"text {number} has token ids {min(item)} to {max(item)}, and the model has 0 to {vocabulary - 1}"
-            )
 
 
 def _ranges(layers: Sequence[int]) -> str:

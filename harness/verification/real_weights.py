@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from harness.checkpoints import EmbeddedText, LayerWeights, embed_text, load_layer
+from harness.checkpoints import LayerWeights, load_layer
+from harness.layer_input import LayerInput, input_for
 from harness.verification.inputs import DTYPES, Inputs, causal_mask, make_inputs
 from implementations.spec import Case, MaskKind, Mode
 
@@ -25,14 +27,16 @@ MASKS: tuple[MaskKind, ...] = ("none", "padding", "causal", "padding_causal")
 
 @dataclass(frozen=True)
 class RealWeights:
-    """One attention layer of a checkpoint, with text that its embedding table turns into x."""
+    """One attention layer of a checkpoint, with text that its embeddings turn into x where they are known."""
 
     path: Path
     layer: int = 0
     num_heads: int | None = None
+    mapping: tuple[str, ...] = ()
+    """How the file names the parameters, if it is of no known family: ``OURS=THEIRS`` each."""
 
-    def load(self) -> tuple[LayerWeights, EmbeddedText]:
-        """The projections, and text as the first layer meets it.
+    def load(self) -> tuple[LayerWeights, LayerInput]:
+        """The projections, and an input like that of the first layer.
 
         Raises:
             UserError: the file does not fit; see `harness.checkpoints`.
@@ -50,7 +54,7 @@ class RealWeights:
                 yield Case(batch_size, seq_len, layer.d_model, layer.num_heads, dtype, mask, mode, device)
 
     def inputs(self, case: Case, seed: int) -> Inputs:
-        """Inputs of a case: the layer's weights, the text's embeddings and its own padding; the rest is drawn."""
+        """Inputs of a case: the layer's weights, its input with that one's own padding; the rest is drawn."""
         layer, text = self.load()
         random = make_inputs(case, seed)
         weights = {n: w.to(device=case.device, dtype=DTYPES[case.dtype]) for n, w in layer.projections.items()}
@@ -70,9 +74,11 @@ class RealWeights:
     def arguments(self) -> str:
         """How the command line names them."""
         heads = "" if self.num_heads is None else f" --num-heads {self.num_heads}"
-        return f" --weights {self.path} --layer {self.layer}{heads}"
+        names = "".join(f" --map {shlex.quote(entry)}" for entry in self.mapping)
+        return f" --weights {shlex.quote(str(self.path))} --layer {self.layer}{heads}{names}"
 
 
 @cache
-def _load(real: RealWeights) -> tuple[LayerWeights, EmbeddedText]:
-    return load_layer(real.path, real.layer, real.num_heads), embed_text(real.path)
+def _load(real: RealWeights) -> tuple[LayerWeights, LayerInput]:
+    layer = load_layer(real.path, real.layer, real.num_heads, real.mapping)
+    return layer, input_for(real.path, layer.d_model, real.mapping)

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from harness import checkpoints
-from harness.checkpoints import BERT, DEFAULT_TEXT, Naming, embed_text, load_embeddings, load_layer
+from harness.checkpoints import load_layer
 from harness.errors import UserError
+from harness.layer_input import DEFAULT_TEXT, embed_text, input_for, load_embeddings
 from implementations.document import MultiHeadAttention
 from implementations.spec import PROJECTION_NAMES
 
@@ -195,10 +196,11 @@ def test_a_file_cut_short_is_refused(tiny):
 
 
 def test_names_that_fit_no_naming_are_refused_with_what_was_seen_and_what_is_known(tmp_path):
-    tensors = {f"h.{i}.attn.c_attn.weight": torch.zeros(2, 6) for i in range(9)}
+    tensors = {f"h.{i}.attention.qkv.weight": torch.zeros(2, 6) for i in range(9)}
     message = refusal(load_layer, write(tmp_path, tensors), 0)
-    assert "BERT: encoder.layer.{layer}.attention.self.query.weight" in message
-    assert message.count("c_attn") == 4
+    assert "BERT: encoder.layer.{layer}.attention.self.query.weight; GPT-2: h.{layer}.attn.c_attn.weight; " in message
+    assert "give the names by --map" in message
+    assert message.count("qkv") == 4
     assert message.endswith(", ...")
 
 
@@ -229,22 +231,184 @@ def test_a_shape_that_does_not_fit_d_model_is_refused_by_name(tmp_path, tensor, 
         load_layer(write(tmp_path, tensors), 0, 2)
 
 
-def test_another_naming_costs_one_entry_even_if_it_packs_its_tensors(tmp_path, monkeypatch):
-    def unpacked(tensors):
-        weights, biases = (tensors[f"in.{kind}"].chunk(3) for kind in ("weight", "bias"))
-        named = dict(zip([f"W_{p}.weight" for p in "qkv"], weights, strict=True))
-        named |= dict(zip([f"W_{p}.bias" for p in "qkv"], biases, strict=True))
-        return named | {f"W_o.{kind}": tensors[f"out.{kind}"] for kind in ("weight", "bias")}
+# Other families
 
-    packed = Naming("packed", "blocks.{layer}.", ("in.weight", "in.bias", "out.weight", "out.bias"), unpacked, "", {})
-    monkeypatch.setattr(checkpoints, "NAMINGS", (BERT, packed))
-    in_weight = torch.randn(3 * D_MODEL, D_MODEL)
-    tensors = {"in.weight": in_weight, "in.bias": torch.randn(3 * D_MODEL)}
-    tensors |= {"out.weight": torch.randn(D_MODEL, D_MODEL), "out.bias": torch.randn(D_MODEL)}
-    path = write(tmp_path, {f"blocks.12.{name}": tensor for name, tensor in tensors.items()})
-    loaded = load_layer(path, 12, num_heads=2)
-    assert set(loaded.projections) == set(PROJECTION_NAMES)
-    assert torch.equal(loaded.projections["W_k.weight"], in_weight[D_MODEL : 2 * D_MODEL])
+
+D, H = 8, 2
+MODULES = {"W_q": "q_proj", "W_k": "k_proj", "W_v": "v_proj", "W_o": "o_proj"}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def by_our_module(path: Path, x: Tensor, layer: int = 0, mask: Tensor | None = None, **options) -> Tensor:
+    """What the document's module makes of x with the weights that are loaded."""
+    loaded = load_layer(path, layer, **options)
+    module = MultiHeadAttention(loaded.d_model, loaded.num_heads)
+    module.load_state_dict(loaded.projections)
+    with torch.no_grad():
+        return module(x, mask)
+
+
+def gpt2_tensors(prefix: str = "") -> dict[str, Tensor]:
+    tensors = {"wte.weight": random(VOCABULARY, D), "wpe.weight": random(POSITIONS, D)}
+    for layer in range(LAYERS):
+        begin = f"h.{layer}."
+        tensors |= {
+            f"{begin}ln_1.weight": random(D, seed=layer),
+            f"{begin}ln_1.bias": random(D, seed=layer + 9),
+            f"{begin}attn.c_attn.weight": random(D, 3 * D, seed=layer),
+            f"{begin}attn.c_attn.bias": random(3 * D, seed=layer),
+            f"{begin}attn.c_proj.weight": random(D, D, seed=layer),
+            f"{begin}attn.c_proj.bias": random(D, seed=layer + 5),
+            f"{begin}attn.bias": torch.ones(1, 1, 4, 4).tril(),  # GPT-2's table of causality, no parameter
+        }
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def gpt2_attention(x: Tensor, tensors: dict[str, Tensor], begin: str) -> Tensor:
+    """GPT-2's own: Conv1D is x @ weight + bias, the last axis holds q, k and v, each H heads; causal."""
+    packed = x @ tensors[f"{begin}c_attn.weight"] + tensors[f"{begin}c_attn.bias"]
+    q, k, v = (part.unflatten(-1, (H, D // H)).transpose(1, 2) for part in packed.split(D, dim=2))
+    heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    merged = heads.transpose(1, 2).flatten(2)
+    return merged @ tensors[f"{begin}c_proj.weight"] + tensors[f"{begin}c_proj.bias"]
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_gpt2_gives_what_its_own_formula_gives(tmp_path, prefix):
+    tensors = gpt2_tensors(prefix)
+    path, x = write(tmp_path, tensors, n_head=H, model_type="gpt2"), random(3, 4, D)
+    future = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    for layer in range(LAYERS):
+        expected = gpt2_attention(x, tensors, f"{prefix}h.{layer}.attn.")
+        torch.testing.assert_close(by_our_module(path, x, layer, future), expected)
+
+
+def test_gpt2_names_with_the_layout_of_linear_layers_are_told_by_their_shape(tmp_path):
+    tensors = gpt2_tensors()
+    linear = {n: t.T.contiguous() if ".attn.c_" in n and t.dim() == 2 else t for n, t in tensors.items()}
+    as_conv, as_linear = tmp_path / "conv", tmp_path / "linear"
+    for folder, content in ((as_conv, tensors), (as_linear, linear)):
+        folder.mkdir()
+        write(folder, content, n_head=H)
+    one, other = (load_layer(folder / "model.safetensors", 1) for folder in (as_conv, as_linear))
+    assert all(torch.equal(one.projections[name], other.projections[name]) for name in PROJECTION_NAMES)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("prefix", ["", "encoder.layers.{layer}.self_attn."])
+def test_torchs_module_gives_what_it_gives_itself(tmp_path, prefix, bias):
+    modules = [torch.nn.MultiheadAttention(D, H, bias=bias, batch_first=True) for _ in range(12 if prefix else 1)]
+    for number, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(number + len(name)))
+    tensors = {
+        prefix.replace("{layer}", str(number)) + name: tensor
+        for number, module in enumerate(modules)
+        for name, tensor in module.state_dict().items()
+    }
+    path, x = write(tmp_path, tensors), random(3, 4, D)
+    for number, module in enumerate(modules):  # layer 10 comes after layer 9
+        with torch.no_grad():
+            expected = module(x, x, x, need_weights=False)[0]
+        torch.testing.assert_close(by_our_module(path, x, number, num_heads=H), expected)
+
+
+def llama_tensors(key_features: int = D, prefix: str = "model.", biases: str = "") -> dict[str, Tensor]:
+    tensors = {"embed_tokens.weight": random(VOCABULARY, D), "layers.0.input_layernorm.weight": random(D)}
+    for seed, name in enumerate(MODULES.values()):
+        features = key_features if name in ("k_proj", "v_proj") else D
+        tensors[f"layers.0.self_attn.{name}.weight"] = random(features, D, seed=seed)
+        if name[0] in biases:
+            tensors[f"layers.0.self_attn.{name}.bias"] = random(features, seed=seed)
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("biases", ["", "qkv"])
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_llama_has_its_own_projections_and_zeros_for_biases_it_lacks(tmp_path, prefix, biases):
+    tensors = llama_tensors(prefix=prefix, biases=biases)
+    loaded = load_layer(write(tmp_path, tensors, num_attention_heads=H, model_type="llama"), 0)
+    for ours, theirs in MODULES.items():
+        name = f"{prefix}layers.0.self_attn.{theirs}"
+        assert torch.equal(loaded.projections[f"{ours}.weight"], tensors[f"{name}.weight"])
+        assert torch.equal(loaded.projections[f"{ours}.bias"], tensors.get(f"{name}.bias", torch.zeros(D)))
+    assert "without its rotary positions" in loaded.source
+
+
+def test_grouped_query_attention_is_refused_by_its_shapes(tmp_path):
+    message = refusal(load_layer, write(tmp_path, llama_tensors(key_features=4)), 0, H)
+    assert "W_k.weight has shape (4, 8)" in message
+    assert "fewer key and value heads than query heads (grouped-query attention) do not fit here" in message
+
+
+def test_heads_that_do_not_add_up_to_d_model_are_refused(tmp_path):
+    tensors = llama_tensors() | {"model.layers.0.self_attn.q_proj.weight": random(12, D)}
+    message = refusal(load_layer, write(tmp_path, tensors), 0, H)
+    assert "W_q.weight has shape (12, 8)" in message
+    assert "heads whose features do not add up to d_model" in message
+
+
+@pytest.mark.parametrize("shape", [(D, D + 8), (D, 4 * D), (3 * D,)])
+def test_packed_weights_of_another_size_are_refused(tmp_path, shape):
+    tensors = gpt2_tensors() | {"h.0.attn.c_attn.weight": torch.zeros(shape)}
+    message = refusal(load_layer, write(tmp_path, tensors), 0, H)
+    assert f"c_attn.weight has shape {shape}" in message
+    assert "of d_model features each were expected in it" in message
+
+
+# Names given by the user
+
+
+MAPPING = tuple(f"W_{letter}.weight=blocks.{{layer}}.{letter}.kernel" for letter in "qkvo")
+
+
+def mapped_tensors() -> dict[str, Tensor]:
+    return {
+        f"blocks.{layer}.{letter}.{kind}": random(*shape, seed=layer * 10 + ord(letter))
+        for layer in (3, 4)
+        for letter in "qkvo"
+        for kind, shape in (("kernel", (D, D)), ("offset", (D,)))
+    }
+
+
+def test_names_that_the_user_gives_are_read_by_layer(tmp_path):
+    tensors = mapped_tensors()
+    path = write(tmp_path, tensors)
+    mapping = (*MAPPING, "W_v.bias=blocks.{layer}.v.offset")
+    loaded = load_layer(path, 4, H, mapping)
+    assert tuple(loaded.projections) == PROJECTION_NAMES
+    for letter in "qkvo":
+        assert torch.equal(loaded.projections[f"W_{letter}.weight"], tensors[f"blocks.4.{letter}.kernel"])
+    assert torch.equal(loaded.projections["W_v.bias"], tensors["blocks.4.v.offset"])
+    assert torch.equal(loaded.projections["W_q.bias"], torch.zeros(D))
+    assert "has no layer 0; it has layers 3, 4" in refusal(load_layer, path, 0, H, mapping)
+
+
+def test_names_without_a_number_are_layer_0(tmp_path):
+    tensors = {f"{letter}.weight": random(D, D, seed=ord(letter)) for letter in "qkvo"}
+    mapping = tuple(f"W_{letter}.weight={letter}.weight" for letter in "qkvo")
+    assert torch.equal(
+        load_layer(write(tmp_path, tensors), 0, H, mapping).projections["W_o.weight"], tensors["o.weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        (("W_q.weight",), "--map W_q.weight: expected OURS=THEIRS as in W_q.weight=encoder.{layer}.attn.q.weight"),
+        (("W_x.weight=a",), "--map W_x.weight=a: expected OURS=THEIRS"),
+        (("W_q.weight=a", "W_q.weight=b"), "--map W_q.weight=b: expected OURS=THEIRS"),
+        (MAPPING[:2], "--map says nothing of W_v.weight, W_o.weight; only biases may be left out"),
+        ((*MAPPING[:3], "W_o.weight=absent"), "has no tensor absent"),
+        (("W_q.weight=absent", *MAPPING[1:]), "no tensor is named as --map says (W_q.weight=absent); it has blocks.3."),
+        ((*MAPPING, "W_q.bias=blocks.{layer}.absent"), "has no tensor blocks.3.absent"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_refused(tmp_path, mapping, words):
+    assert words in refusal(load_layer, write(tmp_path, mapped_tensors()), 3, H, mapping)
 
 
 # The first layer's input
@@ -302,7 +466,7 @@ def test_tokens_that_the_model_does_not_have_are_refused(tiny, tokens, message):
 def test_another_kind_of_model_with_the_same_layer_names_keeps_its_layers_but_not_its_input(tmp_path):
     path = write(tmp_path, bert_tensors("roberta."), model_type="roberta", num_attention_heads=2)
     assert load_layer(path, 1).num_heads == 2
-    assert "model_type 'roberta', and only the input of 'bert' is known" in refusal(load_embeddings, path)
+    assert "model_type 'roberta', and only the embeddings of bert are known" in refusal(load_embeddings, path)
 
 
 @pytest.mark.parametrize(
@@ -328,6 +492,64 @@ def test_missing_embeddings_are_refused_by_name(tmp_path):
 def test_a_padding_token_outside_the_vocabulary_is_refused(tmp_path):
     path = write(tmp_path, bert_tensors(), pad_token_id=VOCABULARY)
     assert "pad_token_id 11 is outside the vocabulary of 11" in refusal(load_embeddings, path)
+
+
+def test_gpt2_meets_the_normalised_sum_of_token_and_position(tmp_path):
+    tensors = gpt2_tensors("transformer.")
+    path = write(
+        tmp_path, tensors, n_head=H, model_type="gpt2", layer_norm_epsilon=0.5, pad_token_id=None, eos_token_id=3
+    )
+    x, mask = embed_text(path, [[7, 3], [5]])
+    summed = tensors["transformer.wte.weight"][3] + tensors["transformer.wpe.weight"][1]
+    normal = (summed - summed.mean()) / (summed.var(correction=0) + 0.5).sqrt()
+    expected = normal * tensors["transformer.h.0.ln_1.weight"] + tensors["transformer.h.0.ln_1.bias"]
+    torch.testing.assert_close(x[0, 1], expected)
+    assert mask[:, 0, 0].tolist() == [[False, False], [False, True]]
+
+
+def test_llama_meets_tokens_divided_by_their_root_mean_square(tmp_path):
+    tensors = llama_tensors()
+    path = write(tmp_path, tensors, model_type="llama", rms_norm_eps=0.5, pad_token_id=-1)
+    x, _ = embed_text(path, [[7, 3]])
+    token = tensors["model.embed_tokens.weight"][3]
+    expected = token / (token.square().mean() + 0.5).sqrt() * tensors["model.layers.0.input_layernorm.weight"]
+    torch.testing.assert_close(x[0, 1], expected)
+    assert embed_text(path, [[1] * 50]).x.shape == (1, 50, D)  # no table of positions, no limit
+
+
+def torch_tensors() -> dict[str, Tensor]:
+    return dict(torch.nn.MultiheadAttention(D, H).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "mapping", "words"),
+    [
+        (torch_tensors(), {}, (), "random input, for no embeddings are known of nn.MultiheadAttention"),
+        (mapped_tensors(), {}, MAPPING, "random input, for no embeddings are known of names given by --map"),
+        (bert_tensors(), {"model_type": "roberta"}, (), "random input, for the embeddings of model_type 'roberta' are"),
+        (
+            {n: t for n, t in llama_tensors().items() if "embed" not in n},
+            {"model_type": "llama"},
+            (),
+            "random input, for the file has no embed_tokens.weight",
+        ),
+        (gpt2_tensors(), {}, (), "random tokens in the model's own embeddings, for there is no tokenizer.json beside"),
+    ],
+)
+def test_what_comes_closest_to_the_models_input_is_taken_and_named(tmp_path, tensors, config, mapping, words):
+    pytest.importorskip("tokenizers")
+    path = write(tmp_path, tensors, **config)
+    first, again = (input_for(path, D, mapping) for _ in range(2))
+    assert first.source.startswith(words)
+    assert torch.equal(first.x, again.x)
+    assert first.mask.shape == (4, 1, 1, first.x.shape[1])
+    assert 0 < int(first.mask.sum()) < first.mask.numel()
+    assert not first.mask[..., 0].any()
+
+
+def test_random_tokens_are_taken_where_tokenizers_is_not_installed(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert "for tokenizers is not installed (pip install" in input_for(tiny, D).source
 
 
 # Text
