@@ -39,7 +39,8 @@ class Advice:
     losers: tuple[str, ...]
     """Why each of the others lost, a line each."""
     faults: tuple[str, ...]
-    """Timed shapes on which an implementation was wrong, or did not end, a sentence each."""
+    """Timed shapes on which an implementation was wrong, or did not end, and answers other than declared: a sentence
+    each."""
     warnings: tuple[str, ...]
     """What a reader must know before following the headlines."""
 

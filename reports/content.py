@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.records import RunInfo
-from reports import context_tables, timing_tables, verification_tables
+from reports import context_tables, semantics_tables, timing_tables, verification_tables
 from reports.advice import Advice, advise
 from reports.frames import Run
 from reports.judgement import Judgement
@@ -29,6 +29,7 @@ class Content:
     failures: list[Failures]
     """Undeclared failures first."""
     errors: Table
+    semantics: Table
     unsupported: Table
     growth: Table
     implementations: Table
@@ -57,6 +58,7 @@ class Content:
             self.errors,
             self.matrix,
             self.all_failures,
+            self.semantics,
             self.unsupported,
             self.growth,
             self.implementations,
@@ -84,16 +86,18 @@ class Content:
 def compose(run: Run, judgement: Judgement) -> Content:
     """Put a run's report together."""
     names = Names(run.info.implementations)
+    advice = advise(run, judgement, names)
     return Content(
         info=run.info,
         names=names,
-        advice=advise(run, judgement, names),
+        advice=replace(advice, faults=(*advice.faults, *semantics_tables.differences(run.semantics, names))),
         verdicts=timing_tables.verdicts(judgement, names, run.info.baseline),
         measurements=timing_tables.measurements(judgement, names),
         untimed=timing_tables.without_a_time(judgement, names),
         matrix=verification_tables.matrix(run.checks, names),
         failures=verification_tables.failures(run.checks, names),
         errors=verification_tables.errors(run.checks, names),
+        semantics=semantics_tables.semantics(run.semantics, names),
         unsupported=verification_tables.unsupported(run.checks, names),
         growth=context_tables.memory_growth(run, names),
         implementations=context_tables.implementations(run.info, names),

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import UserError
-from harness.records import CheckRecord, Measurement, RunFolder, RunInfo, Workload
+from harness.records import CheckRecord, Measurement, RunFolder, RunInfo, SemanticsRecord, Workload
 
 ERROR_FIELDS = ("max_error", "budget", "budget_used", "error_over_baseline")
 WORKLOAD_FIELDS = tuple(Workload.model_fields)
@@ -36,6 +36,8 @@ class Run:
     """A row for each measurement: its fields, its workload's fields and key, and `DERIVED_FIELDS`."""
     superseded: int
     """Records left out because a later one, after a resumed run, answers the same question."""
+    semantics: tuple[SemanticsRecord, ...] = ()
+    """Answers of the probes, declared and seen."""
 
 
 def read(folder: Path) -> Run:
@@ -56,8 +58,9 @@ def read(folder: Path) -> Run:
                 f"{folder}: {record.implementation} on {record.workload.key} is `measured` without samples; "
                 "delete that line and run `mha bench` again"
             )
+    semantics = {(r.implementation, r.probe): r for r in files.semantics()}
     dropped = len(all_checks) + len(all_measurements) - len(checks) - len(measurements)
-    return Run(info, checks_frame(checks), measurements_frame(measurements), dropped)
+    return Run(info, checks_frame(checks), measurements_frame(measurements), dropped, tuple(semantics.values()))
 
 
 def checks_frame(records: Iterable[CheckRecord]) -> pd.DataFrame:
