@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from harness.cli import COMMANDS, run
 
@@ -108,6 +111,75 @@ def test_a_plugin_that_kills_its_process_is_one_line_and_the_others_finish(capfd
     assert "2 checks: 1 crashed, 1 passed" in out or "2 checks: 1 passed, 1 crashed" in out
 
 
+ALWAYS = "def attend(q, k, v, mask, *, is_causal):\n    {body}\n"
+
+
+def test_a_plugin_that_always_ends_alike_is_told_once(capfd) -> None:
+    Path("deadly.py").write_text("import os\n" + ALWAYS.format(body="os._exit(9)"))
+    code, out, _ = mha(
+        capfd, "verify", "deadly", "--plugin", "deadly.py", "--dtype", "float32", "--check", "any_strides_are_accepted"
+    )
+    assert code == 1
+    assert out.count("the process exited with status 9") == 1
+    assert "crashed on b3-s7-d48-h4-none-float32-inference-cpu, and" in out
+
+
+def test_junit_and_json_say_the_same_also_of_failures_and_declared_ones(capfd) -> None:
+    declared = (
+        "from implementations.spec import KnownFailure\nKNOWN_FAILURES = [KnownFailure({check!r}, 'why', 'who')]\n"
+    )
+    Path("one.py").write_text(ALWAYS.format(body="return v"))
+    Path("two.py").write_text(declared.format(check="matches_the_oracle") + ALWAYS.format(body="return v"))
+    Path("three.py").write_text(declared.format(check="output_is_like_the_input") + ALWAYS.format(body="return v"))
+    plugins = [part for name in ("one", "two", "three") for part in ("--plugin", f"{name}.py")]
+    selection = ["--dtype", "float32", "--case", "b3-s7-d48-h4-none-float32-inference-cpu"]
+    selection += ["--check", "output_is_like_the_input", "--check", "matches_the_oracle"]
+    code, out, _ = mha(capfd, "verify", "one", "two", "three", *plugins, *selection, "--json", "j", "--junit", "x")
+    statuses = {(r["implementation"], r["check"]): r["status"] for r in json.loads(Path("j").read_text())}
+    assert code == 1
+    assert statuses == {
+        ("one", "output_is_like_the_input"): "passed",
+        ("one", "matches_the_oracle"): "failed",
+        ("two", "output_is_like_the_input"): "passed",
+        ("two", "matches_the_oracle"): "known_failure",
+        ("three", "output_is_like_the_input"): "unexpected_pass",
+        ("three", "matches_the_oracle"): "failed",
+    }
+    suites = {suite.get("name"): suite for suite in ET.parse("x").getroot()}  # noqa: S314 - our own file
+    assert {name: (s.get("failures"), s.get("skipped")) for name, s in suites.items()} == {
+        "one": ("1", "0"),
+        "two": ("0", "1"),
+        "three": ("2", "0"),
+    }
+    assert "three: output_is_like_the_input unexpected_pass" in out
+    assert "two: known failure of matches_the_oracle: why (who)" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("option", ["--json", "--junit"])
+def test_a_file_that_cannot_be_written_after_all_costs_no_result(capfd, option: str) -> None:
+    selection = ("--dtype", "float32", "--check", "output_is_like_the_input")
+    code, out, err = mha(capfd, "verify", "einsum", *selection, option, "/dev/full")
+    assert code == 2
+    assert "checks: " in out
+    assert err.splitlines()[-1] == "mha: /dev/full: cannot be written: No space left on device"
+
+
+def test_weights_of_names_that_are_given_are_verified_and_their_input_is_named(capfd) -> None:
+    tensors = {f"a.2.{letter}": torch.randn(8, 8, generator=torch.Generator().manual_seed(1)) for letter in "qkvo"}
+    save_file(tensors, "m.safetensors")
+    mapping = [part for letter in "qkvo" for part in ("--map", f"W_{letter}.weight=a.{{layer}}.{letter}")]
+    weights = ("--weights", "m.safetensors", "--layer", "2", "--num-heads", "2", *mapping)
+    selection = ("--dtype", "float32", "--check", "matches_the_oracle", "--json", "-")
+    code, out, err = mha(capfd, "verify", "einsum", *weights, *selection)
+    records = json.loads(out)
+    assert code == 0
+    assert len(records) == 4
+    assert "--map 'W_q.weight=a.{layer}.q'" in records[0]["reproduce"]
+    assert "layer 2 of m.safetensors (given naming): d_model 8, 2 heads" in err
+    assert "random input, for no embeddings are known of names given by --map" in err
+
+
 BAD = {
     "unknown command": (("bensch",), "No such command 'bensch'"),
     "unknown option": (("list", "--colour"), "No such option"),
@@ -119,6 +191,18 @@ BAD = {
     "broken plugin": (("list", "--plugin", "broken.py"), "broken.py fails to import: NameError: name 'oops'"),
     "missing weights": (("verify", "--weights", "absent.safetensors"), "absent.safetensors"),
     "unreadable weights": (("verify", "--weights", "broken.safetensors"), "broken.safetensors"),
+    "map without weights": (("verify", "--map", "W_q.weight=a"), "give the file by --weights"),
+    "grouped queries": (
+        ("verify", "--weights", "grouped.safetensors", "--num-heads", "2"),
+        "(grouped-query attention)",
+    ),
+    "JSON into a missing folder": (("verify", "--json", "absent/checks.json"), "absent is no folder; make it first"),
+    "JUnit onto a folder": (("verify", "--junit", "other"), "other is a folder, and a file was expected"),
+    "plugin that dies": (
+        ("verify", "--plugin", "dies.py"),
+        "plugin dies.py cannot be imported: the process exited with",
+    ),
+    "no time": (("verify", "--timeout", "0"), "0.0 is not in the range x>0"),
     "unknown preset": (("bench", "--preset", "huge"), "huge"),
     "preset not TOML": (("bench", "--preset", "broken.toml"), "broken.toml"),
     "preset with a wrong key": (("bench", "--preset", "key.toml"), "colour"),
@@ -136,6 +220,11 @@ BAD = {
 def test_what_does_not_fit_is_one_line_and_exit_code_2(capfd, arguments: tuple[str, ...], words: str) -> None:
     Path("broken.py").write_text("oops\n")
     Path("broken.safetensors").write_bytes(b"\xff" * 64)
+    Path("dies.py").write_text("import os\nos._exit(3)\n")
+    names = {
+        f"layers.0.self_attn.{letter}_proj.weight": torch.zeros(4 if letter in "kv" else 8, 8) for letter in "qkvo"
+    }
+    save_file(names, "grouped.safetensors")
     Path("broken.toml").write_text("[[sweep\n")
     Path("key.toml").write_text("title = 'x'\ncell_seconds = 1.0\nmax_rounds = 20\ncolour = 'red'\n")
     Path("other").mkdir()
