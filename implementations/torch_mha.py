@@ -87,7 +87,7 @@ _OF_BOTH_PATHS = (
             "logits_below_a_finite_fill": "none",
             "additive_mask": "refused by TypeError",
             "empty_input": "empty output",
-            "vmap": "right",
+            "vmap": "right, one by one",
             "autocast": "right, in bfloat16",
             "copies": "same bits",
             "compile": "right",

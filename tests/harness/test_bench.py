@@ -51,7 +51,11 @@ def test_one_command_verifies_measures_and_reports(preset: Path, capfd: pytest.C
     assert "USDT" not in out + err
     for name in ("report.html", "report.md", "results.csv", "junit.xml", "pytest-benchmark.json"):
         assert (folder.path / name).stat().st_size > 0
-    assert set(folder.info().phases_s) >= {"verification", "timed"}
+    answers = folder.semantics()
+    assert {answer.status for answer in answers} <= {"as_declared", "undeclared", "no_answer"}
+    assert {answer.implementation for answer in answers} == set(NAMES)
+    assert "compile" not in {answer.probe for answer in answers}, "what takes seconds is left to mha verify --semantics"
+    assert set(folder.info().phases_s) >= {"verification", "semantics", "timed"}
 
 
 def test_a_plugin_takes_part_in_everything(preset: Path, plugin_file, capfd: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +92,8 @@ def test_a_killed_run_resumes_and_loses_nothing_that_was_finished(preset: Path) 
     assert after[: len(before)] == before
     keys = [(m.workload.key, m.implementation) for m in after]
     assert len(keys) == len(set(keys)) == 4 * len(NAMES)
+    answers = [(answer.implementation, answer.probe) for answer in folder.semantics()]
+    assert len(answers) == len(set(answers)), "what is answered is not asked again"
 
 
 def test_a_run_of_another_machine_is_not_resumed(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:

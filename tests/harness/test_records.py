@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.records import FORMAT_VERSION, CheckRecord, Environment, Measurement, RunFolder, RunInfo, Workload
+from harness.records import (
+    FORMAT_VERSION,
+    CheckRecord,
+    Environment,
+    Measurement,
+    RunFolder,
+    RunInfo,
+    SemanticsRecord,
+    Workload,
+)
 
 WORKLOAD = Workload(
     label="x", batch_size=1, seq_len=8, d_model=16, num_heads=2, dtype="float32", mask="none", mode="inference"
@@ -86,6 +95,20 @@ def test_a_record_cut_short_by_a_kill_is_left_out_and_appending_goes_on(folder: 
     folder.repair()
     folder.append(check("second"))
     assert [record.case for record in folder.checks()] == ["first", "second"]
+
+
+def test_answers_of_probes_come_back_and_survive_a_kill(folder: RunFolder) -> None:
+    answer = SemanticsRecord(
+        implementation="sdpa", probe="nan_query", question="What?", answer="0", device="cpu", status="undeclared"
+    )
+    folder.append(answer)
+    with (folder.path / "semantics.jsonl").open("a") as file:
+        file.write('{"implementation": "sdpa", "pro')
+    assert folder.semantics() == [answer]
+    folder.repair()
+    folder.append(answer)
+    assert folder.semantics() == [answer, answer]
+    assert folder.checks() == []
 
 
 def test_another_format_version_is_refused_by_its_number(folder: RunFolder) -> None:
