@@ -286,7 +286,7 @@ def test_a_module_that_breaks_the_graph_is_compiled_in_parts() -> None:
 
 
 def test_a_machine_without_a_compiler_gives_no_answer(tmp_path: Path) -> None:
-    arguments = ["verify", "sdpa", "--semantics", "--check", "compile", "--json", "-"]
+    arguments = ["verify", "einsum", "--semantics", "--check", "compile", "--json", "-"]
     environment = {**os.environ, "CXX": str(tmp_path / "absent"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     code = f"from harness.cli import main; main({arguments!r})"
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
