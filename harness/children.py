@@ -31,6 +31,7 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 import psutil
 from pebble import ProcessExpired, ProcessPool
 
+from harness.errors import UserError
 from harness.measurement.limits import free_memory_bytes
 from harness.registry import one_line
 
@@ -113,7 +114,11 @@ class Children:
         raise AssertionError("one task gives one outcome")
 
     def run_all(self, tasks: Sequence[Task[ResultT]]) -> Iterator[tuple[int, ResultT | Died]]:
-        """Run tasks, and give (index of the task, outcome) as they finish."""
+        """Run tasks, and give (index of the task, outcome) as they finish.
+
+        Raises:
+            UserError: child processes die before they begin a task, so no outcome says anything of a task.
+        """
         left, fruitless = list(range(len(tasks))), 0
         while left and fruitless < _FRUITLESS_POOLS:
             aborted: list[int] = []
@@ -125,7 +130,11 @@ class Children:
                     yield index, outcome
             fruitless = fruitless + 1 if len(aborted) == len(left) else 0
             left = aborted
-        yield from ((index, Died("crashed", "the pool of processes breaks before it runs")) for index in left)
+        if left:
+            words = _read_log(self._newest_log()).last
+            raise UserError(
+                f"child processes die before they begin their work{f': {words}' if words else ''}; run again"
+            )
 
     def _finished(self, tasks: Mapping[int, Task[ResultT]]) -> Iterator[tuple[int, Future[ResultT]]]:
         """Futures of tasks as they finish, from a pool that works.
@@ -142,6 +151,10 @@ class Children:
         }
         for future in as_completed(futures):
             yield futures[future], future
+
+    def _newest_log(self) -> str:
+        logs = sorted(Path(self._output.name).iterdir(), key=lambda log: log.stat().st_mtime_ns)
+        return logs[-1].read_text(errors="replace") if logs else ""
 
     def _log(self, pid: int | None) -> str:
         """What a child printed."""

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from harness.children import Children, Died, Task, deadline
+from harness.errors import UserError
 
 
 def double(value: int) -> int:
@@ -159,6 +160,24 @@ def test_a_child_that_dies_after_its_task_costs_no_other_task_its_result() -> No
         time.sleep(0.2)
         tasks = [Task(killed_after_its_result if n % 2 else double, (n,), 60.0) for n in range(6)]
         assert dict(children.run_all(tasks)) == {n: n if n % 2 else 2 * n for n in range(6)}
+
+
+class Unreadable:
+    """What no child can read: it dies before it begins."""
+
+    def __reduce__(self):
+        return _fail_in_a_child, (os.getpid(),)
+
+
+def _fail_in_a_child(parent: int) -> None:
+    if os.getpid() != parent:
+        raise ImportError("no such thing here")
+
+
+def test_children_that_die_before_they_begin_are_no_outcome_of_a_task() -> None:
+    words = "die before they begin their work: ImportError: no such thing here; run again"
+    with Children() as children, pytest.raises(UserError, match=words):
+        children.run(Task(double, (Unreadable(),), 60.0))
 
 
 def test_what_a_child_prints_never_reaches_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
