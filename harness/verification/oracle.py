@@ -68,6 +68,10 @@ class Rounding(Protocol):
         """Left @ right, with the error of summing its terms and of storing the result."""
         ...
 
+    def summed(self, value: Tensor, length: int) -> Tensor:
+        """Round a sum of `length` terms of one sign."""
+        ...
+
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
         """Round a result whose terms cancel: the error scales with `magnitude`, the sum of their magnitudes."""
         ...
@@ -83,6 +87,10 @@ class Exact:
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Left @ right."""
         return left @ right
+
+    def summed(self, value: Tensor, length: int) -> Tensor:  # noqa: ARG002 - protocol
+        """The value itself."""
+        return value
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002 - protocol
         """The value itself."""
@@ -167,10 +175,11 @@ class _Solver:
     def _round_weights(self, weights: Tensor, largest: Tensor) -> Tensor:
         """Round each weight, and each row (B, H, R, 1) as a whole, at the size of its largest logit.
 
-        The row's normaliser (log-sum-exp) is rounded once for all keys, at the size of the largest logit; a
+        The row's normaliser (log-sum-exp) is summed and rounded once for all keys, at the size of the largest logit; a
         backward that rebuilds P = exp(logit - lse) then has rows that sum to 1 only up to that.
         """
-        whole = self.rounding.cancelled(torch.ones_like(largest), lambda: largest)
+        summed = self.rounding.summed(torch.ones_like(largest), weights.shape[-1])
+        whole = self.rounding.cancelled(summed, lambda: largest)
         return self.rounding.store(weights * whole)
 
     def _empty_row_weight(self) -> Tensor:

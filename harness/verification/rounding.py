@@ -6,13 +6,19 @@ dtype would round it, and the spread of the results is what rounding does to *th
 This is Monte Carlo arithmetic (D. S. Parker, UCLA CSD-970002, 1997) with the analysis of where attention rounds:
 
 * a stored value moves by up to 2 u of itself (u the dtype's unit roundoff) plus the smallest subnormal t;
-* a sum of n terms moves by up to u sqrt(n) times the root of the sum of their squares (random-walk growth, as in
-  probabilistic rounding analysis, Higham and Mary, SIAM J. Sci. Comput. 41, 2019); 16-bit products are summed in
-  float32;
+* a sum of n terms, whose value is s, moves by up to u sqrt(n) times the root of ``sum t^2 + s^2 / 3``: adding the terms
+  one after the other rounds every partial sum s_k, so the errors' squares add up to u^2 ``sum_k s_k^2`` (errors of
+  either sign grow like a random walk, as in probabilistic rounding analysis, Higham and Mary, SIAM J. Sci. Comput.
+  41, 2019); s_k^2 is about k t^2 for terms that cancel, and (k s / n)^2 for terms of one sign, as in P V or a bias's
+  gradient. 16-bit products are summed in float32;
 * a logit moves by up to 4 u times ``sum |q||k| / sqrt(d_k)``, not times itself: its terms cancel, and the
   error of the products, of the scaling, of subtracting the row's maximum and of the exponent's argument does not;
-* a row of weights moves as a whole by 4 u times its largest logit: its normaliser is rounded once;
-* a gradient of a logit moves by up to 4 u times ``P (|dP| + sum P |dP|)``, for the same reason.
+* a row of weights moves as a whole by 4 u times its largest logit: its normaliser is rounded once; and by the error
+  of that sum of n positive terms, u sqrt(n / 3);
+* a gradient of a logit moves by up to 4 u times ``P (|dP| + sum P |dP|)``, for the same reason;
+* the sum ``D = sum P dP`` in a row's gradients moves as a whole by 4 u times ``sum |dO| (P |V|)``: whether it is summed
+  over the keys or as ``dO O`` over the stored output, its error is one for all keys of the row and does not average
+  out, however alike the keys are.
 
 Errors propagate through softmax, merge and projections by the computation itself, correlations included, so
 nothing is assumed of the weights, the mask or the shape. The spread of two such runs (see `pooled`), times
@@ -43,6 +49,7 @@ CANCELLED_ULPS = 4.0
 _NOISE_LENGTH = 2_097_143
 _LOG_BIAS = 1.27
 """Minus the mean logarithm of a squared standard normal deviate (Euler's constant plus log 2)."""
+_NEIGHBOURS = 4
 
 
 class SimulatedRounding:
@@ -60,14 +67,19 @@ class SimulatedRounding:
         return self._moved(value, value.abs().mul_(STORED_ULPS * self.unit))
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        """The sum of n terms, off by u sqrt(n) times the root of their squares' sum, and then stored."""
+        """The sum s of n terms, off by u sqrt(n) times the root of their squares' sum and s^2 / 3, and then stored."""
         value = left @ right
         if value.numel() == 0:
             return value
         # How large an error is need not be known to more than float32, which halves the cost of the second product.
         squares = left.float().square_() @ right.float().square_()
+        squares.add_(value.square().float(), alpha=1 / 3)
         summing = squares.sqrt_().mul_(self.sum_unit * math.sqrt(left.shape[-1]))
         return self.store(self._moved(value, summing.to(value.dtype)))
+
+    def summed(self, value: Tensor, length: int) -> Tensor:
+        """Value + (u sqrt(n / 3) |value| + t) xi."""
+        return self._moved(value, value.abs().mul_(self.sum_unit * math.sqrt(length / 3)))
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
         """Value + (4 u magnitude + t) xi."""
@@ -150,8 +162,9 @@ def pooled(squares: Tensor) -> Tensor:
     Two samples say little of a single element, but rows share a spread, and so do columns (a trained model's x has
     channels a hundred times as large as the others). So it is the largest of three estimates: the element's own, its
     row's mean, and the product of a factor for its row and one for its column, each a geometric mean, so that a large
-    column does not decide what the rows are, nor a large row what the columns are. NaN (of rows expected to be NaN)
-    and exact zeros are left out.
+    column does not decide what the rows are, nor a large row what the columns are. One rounding (of a row's normaliser,
+    say) may make up most of a row's error, so that two samples say little of a whole row either: its factor is no less
+    than the median of its neighbours'. NaN (of rows expected to be NaN) and exact zeros are left out.
     """
     if squares.numel() == 0:
         return squares
@@ -161,10 +174,21 @@ def pooled(squares: Tensor) -> Tensor:
     present = table > 0
     logs = torch.where(present, table, 1.0).log()
     row_log = logs.sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp(min=1)
+    row_log = torch.maximum(row_log, _median_of_neighbours(row_log.reshape(known.shape[:-1])).reshape(row_log.shape))
     column_log = logs.sum(0) / present.sum(0).clamp(min=1)
     whole_log = logs.sum() / present.sum().clamp(min=1)
     product = torch.where(present, (row_log + column_log - whole_log + _LOG_BIAS).exp(), 0.0)
     return torch.maximum(torch.maximum(known, row), product.reshape(known.shape)).sqrt()
+
+
+def _median_of_neighbours(rows: Tensor) -> Tensor:
+    """The median over each row and those up to `_NEIGHBOURS` away on either side: (..., n) to (..., n)."""
+    if rows.dim() == 0:
+        return rows
+    index = torch.arange(rows.shape[-1], device=rows.device)
+    away = torch.arange(-_NEIGHBOURS, _NEIGHBOURS + 1, device=rows.device)
+    window = (index[:, None] + away).clamp(0, rows.shape[-1] - 1)
+    return rows[..., window].median(dim=-1).values
 
 
 def _tensors(solution: Solution) -> dict[str, Tensor]:
