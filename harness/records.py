@@ -142,8 +142,12 @@ class CheckRecord(Record):
     error_over_baseline: float | None = None
     """Error as a multiple of a careful baseline's error (float32 internals, one rounding at the end)."""
     duration_s: float = 0.0
+    likely_cause: str = ""
+    """A known fault that would give exactly what came, in words, or several that would; empty if none fits."""
     reproduce: str = ""
     """Command that repeats exactly this check."""
+    reproducer: str = ""
+    """A script that shows the fault with torch and the implementation's file alone; empty if there is none."""
 
 
 class SemanticsRecord(Record):

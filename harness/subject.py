@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.verification.inputs import DTYPES, Inputs, causal_mask
+from harness.verification.recording import Recording
 from implementations.projections import ProjectedAttention
 from implementations.spec import Case, Implementation, Mode
 
@@ -33,9 +34,19 @@ class Subject:
 
     implementation: Implementation
     module: nn.Module
+    recording: Recording | None = None
+    """Where calls are kept; only while a failure is being examined."""
 
     def call(self, x: Tensor, mask: Tensor | None = None, *, is_causal: bool = False) -> Tensor:
         """One forward pass; a module without the causal flag gets the dense mask that its user would build."""
+        if self.recording is None:
+            return self._forward(x, mask, is_causal)
+        call = self.recording.begin(x, mask, is_causal=is_causal, training=self.module.training)
+        output = self._forward(x, mask, is_causal)
+        self.recording.end(call, output)
+        return output
+
+    def _forward(self, x: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
         if not is_causal:
             output: Tensor = self.module(x, mask)
         elif self.implementation.has_causal_flag:
@@ -62,11 +73,16 @@ class Subject:
 
     def gradients(self, x: Tensor) -> dict[str, Tensor]:
         """Gradients left by a backward pass, of x and of the eight parameters by their common names."""
-        missing = [name for name, parameter in self.module.named_parameters() if parameter.grad is None]
-        if missing or x.grad is None:
-            raise RuntimeError(f"no gradient reached {', '.join(missing) or 'x'}")
         own = {name: parameter.grad for name, parameter in self.module.named_parameters()}
-        return {"x": x.grad, **self.implementation.unpack({k: g for k, g in own.items() if g is not None})}
+        missing = tuple(name for name, gradient in [*own.items(), ("x", x.grad)] if gradient is None)
+        if missing or x.grad is None:
+            if self.recording is not None:
+                self.recording.keep_gradients(x, {}, missing)
+            raise RuntimeError(f"no gradient reached {', '.join(missing)}")
+        gradients = {"x": x.grad, **self.implementation.unpack({k: g for k, g in own.items() if g is not None})}
+        if self.recording is not None:
+            self.recording.keep_gradients(x, gradients, ())
+        return gradients
 
     def answer(self, inputs: Inputs, mode: Mode) -> Answer:
         """Output, and in training the gradients."""

@@ -43,7 +43,7 @@ class Failures:
     example: str
     """The worst case."""
     reasons: str
-    """Why the worst case failed."""
+    """Why the worst case failed, and the likely cause if it is known."""
     reproduce: str
     """Command that repeats the worst case."""
     table: Table
@@ -112,7 +112,7 @@ def _failures_of(name: str, check: str, rows: pd.DataFrame, names: Names) -> Fai
         claim=str(worst["claim"]),
         known=bool((rows["status"] == "known_failure").all()),
         example=str(worst["case"]),
-        reasons="; ".join(worst["reasons"]),
+        reasons="; ".join((*worst["reasons"], *_likely(worst["likely_cause"]))),
         reproduce=str(worst["reproduce"]),
         table=Table(
             slug="",
@@ -123,12 +123,17 @@ def _failures_of(name: str, check: str, rows: pd.DataFrame, names: Names) -> Fai
                 Column("error / budget", number=True),
                 Column("largest error"),
                 Column("reasons", wide=True),
+                Column("likely cause", wide=True),
                 Column("repeat it with", wide=True),
             ),
             rows=[_failure_row(row) for row in rows.itertuples(index=False)],
             full="checks.csv",
         ),
     )
+
+
+def _likely(cause: str) -> tuple[str, ...]:
+    return (f"likely cause: {cause}",) if cause else ()
 
 
 def _failure_row(row: Any) -> tuple[Cell, ...]:  # noqa: ANN401 - a pandas row
@@ -138,6 +143,7 @@ def _failure_row(row: Any) -> tuple[Cell, ...]:  # noqa: ANN401 - a pandas row
         error_cell(row.budget_used),
         _largest_error(row),
         reasons_cell(row.reasons),
+        Cell(row.likely_cause),
         Cell(row.reproduce, code=bool(row.reproduce)),
     )
 

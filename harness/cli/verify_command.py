@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +56,12 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
     "repeatable.",
 )
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds for each case (60).")
+@click.option(
+    "--reproducers",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write the scripts that show a failure without mha here; a new folder for temporary files if not given.",
+)
 @output_option("--json", "json_file", "Write all records to this file, - for stdout.", dash=True)
 @output_option("--junit", "junit_file", "Write the checks as JUnit XML to this file.")
 def command(
@@ -68,6 +78,7 @@ def command(
     num_heads: int | None,
     mapping: tuple[str, ...],
     timeout_s: float | None,
+    reproducers: Path | None,
     json_file: Path | None,
     junit_file: Path | None,
 ) -> int:
@@ -101,12 +112,13 @@ def command(
         real=RealWeights(weights.resolve(), layer, num_heads, mapping) if weights else None,
     )
     _announce(selection)
-    with progress("verifying") as advance:
+    with _folder_for_scripts(reproducers) as folder, progress("verifying") as advance:
         verified = verify(
             chosen,
             selection,
             on_progress=lambda done, total: advance(done, total, "", None),
             timeout_s=timeout_s or CHECK_TIMEOUT_S,
+            reproducers=folder,
         )
         records = list(verified)
     order = [each.implementation.name for each in chosen]
@@ -124,6 +136,20 @@ def _refuse_beside_semantics(options: Mapping[str, object]) -> None:
     given = [flag for flag, value in options.items() if value]
     if given:
         raise click.UsageError(f"--semantics asks its own questions and takes no {', '.join(given)}; leave that out")
+
+
+@contextmanager
+def _folder_for_scripts(named: Path | None) -> Iterator[Path]:
+    """The folder that the user names, or a temporary one that stays if there is a script in it."""
+    if named is not None:
+        yield named.absolute()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="mha-reproducers-"))
+    try:
+        yield folder
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _announce(selection: Selection) -> None:
@@ -154,6 +180,7 @@ def print_results(records: Sequence[CheckRecord]) -> None:
     screen.print(_table(records))
     for alike in _failures(records):
         _print_failure(alike[0], len(alike) - 1)
+    _print_causes(records)
     _print_known(records)
     statuses = Counter(record.status for record in records)
     summary = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in statuses.most_common())
@@ -215,9 +242,26 @@ def _print_failure(record: CheckRecord, others: int) -> None:
     screen.print(Text(f"  claim: {record.claim}"))
     for reason in record.reasons:
         screen.print(Text(f"  {reason}"))
+    if record.likely_cause:
+        screen.print(Text(f"  likely cause: {record.likely_cause}", "bold"))
     if record.budget_set_by:
         screen.print(Text(f"  the budget comes from {record.budget_set_by}", "dim"))
     screen.print(Text(f"  again: {record.reproduce}", "dim"))
+    if record.reproducer:
+        screen.print(Text(f"  without mha: python {shlex.quote(record.reproducer)}", "dim"))
+
+
+def _print_causes(records: Sequence[CheckRecord]) -> None:
+    """For each implementation that failed, the cause that was found most often."""
+    from rich.text import Text
+
+    for name in dict.fromkeys(record.implementation for record in records):
+        failed = [record for record in records if record.implementation == name and record.status == "failed"]
+        causes = Counter(record.likely_cause for record in failed if record.likely_cause)
+        if len(failed) > 1 and causes:
+            cause, number = causes.most_common(1)[0]
+            line = f"\n{name}: likely cause of {number} of its {len(failed)} failures: {cause}"
+            console().print(Text(line, "bold red"))
 
 
 def _print_known(records: Sequence[CheckRecord]) -> None:

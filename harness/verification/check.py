@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.subject import Subject, prepare
 from harness.verification.inputs import DTYPES, Inputs, make_inputs
+from harness.verification.recording import Call, Recording
 from harness.verification.rounding import Comparison, Expectation, expect, hold_against
 from implementations.spec import ALL_MASK_KINDS, Case, Implementation, MaskKind, Mode
 
@@ -38,6 +39,8 @@ class Trial:
     seed: int = 0
     source: Callable[[Case, int], Inputs] = make_inputs
     """Where inputs come from, given case and seed."""
+    calls: list[Call] | None = None
+    """Where the calls of all subjects are recorded; None records nothing."""
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -51,7 +54,10 @@ class Trial:
 
     def prepare(self, inputs: Inputs) -> Subject:
         """The implementation with the weights of these inputs loaded."""
-        return prepare(self.implementation, inputs.case, inputs.weights)
+        subject = prepare(self.implementation, inputs.case, inputs.weights)
+        if self.calls is None:
+            return subject
+        return replace(subject, recording=Recording(self.calls, inputs.weights, inputs.case.num_heads))
 
     def expect(self, inputs: Inputs, *, gradients: bool = False) -> Expectation:
         """The oracle's answer and the budget in the dtype that the implementation says it rounds like."""

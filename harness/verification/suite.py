@@ -93,11 +93,10 @@ def run_item(implementation: Implementation, item: Item, selection: Selection) -
         return record(implementation, item, "unavailable", (unavailable,), selection)
     if unsupported:
         return record(implementation, item, "unsupported", unsupported, selection)
-    source = selection.real.inputs if selection.real else make_inputs
     start = time.perf_counter()
     seen = Evidence()
     try:
-        seen = item.check.function(Trial(implementation, item.case, selection.seed, source))
+        seen = item.check.function(trial_of(implementation, item, selection))
         reasons = beyond_budget(seen)
     except CheckFailedError as failure:
         reasons = (str(failure),)
@@ -105,6 +104,12 @@ def run_item(implementation: Implementation, item: Item, selection: Selection) -
         reasons = (f"raised {one_line(error)}",)
     status, reasons = _judge(implementation, item, seen, reasons)
     return record(implementation, item, status, reasons, selection, seen, time.perf_counter() - start)
+
+
+def trial_of(implementation: Implementation, item: Item, selection: Selection) -> Trial:
+    """What the check function of an item is called with."""
+    source = selection.real.inputs if selection.real else make_inputs
+    return Trial(implementation, item.case, selection.seed, source)
 
 
 def beyond_budget(seen: Evidence) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from harness.children import Children, Died, Task, deadline
 from harness.records import BAD_CHECK_STATUSES, CheckRecord, CheckStatus, RunFolder, Workload
 from harness.registry import Registered, load_registry
-from harness.verification.suite import NOT_BARRING, Item, Selection, plan, record, run_item
+from harness.verification.examination import explained
+from harness.verification.suite import NOT_BARRING, Item, Selection, plan, record, run_item, trial_of
 
 CHECK_TIMEOUT_S = 60.0
 """For one check on one case; those of an interpreted kernel take up to three seconds."""
@@ -30,6 +31,8 @@ class _Chunk:
     items: tuple[Item, ...]
     selection: Selection
     folder: Path
+    reproducers: Path | None
+    """Where scripts go that show a failure."""
     timeouts: int = 0
     """How many checks before these ran into the time-out, one right after the other."""
 
@@ -43,6 +46,7 @@ def verify(
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
     skip: Container[tuple[str, str, str]] = frozenset(),
     timeout_s: float = CHECK_TIMEOUT_S,
+    reproducers: Path | None = None,
 ) -> Iterator[CheckRecord]:
     """Run the suite in child processes and give records as they come.
 
@@ -55,11 +59,12 @@ def verify(
         on_progress: called with the number of records done and planned.
         skip: (implementation, check, case) of what an interrupted run has recorded already.
         timeout_s: for each check on one case.
+        reproducers: folder for a script that shows a failure, one for each; None writes none.
     """
     plans = [(each, _still_to_do(each, selection, skip)) for each in registered]
     total, done = sum(len(items) for _, items in plans), 0
     with tempfile.TemporaryDirectory(prefix="mha-verify-") as scratch, Children(_workers()) as children:
-        chunks = list(_chunks(plans, selection, Path(scratch)))
+        chunks = list(_chunks(plans, selection, Path(scratch), reproducers))
         while chunks:
             tasks = [_task(chunk, timeout_s) for chunk in chunks]
             left: list[_Chunk] = []
@@ -91,7 +96,9 @@ def _workers() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _chunks(plans: Sequence[tuple[Registered, list[Item]]], selection: Selection, scratch: Path) -> Iterator[_Chunk]:
+def _chunks(
+    plans: Sequence[tuple[Registered, list[Item]]], selection: Selection, scratch: Path, reproducers: Path | None
+) -> Iterator[_Chunk]:
     """One chunk for each implementation and dtype, slow implementations first, so that they do not end alone."""
     slow_first = sorted(plans, key=lambda entry: selection.device not in entry[0].implementation.slow_on)
     for registered, items in slow_first:
@@ -99,7 +106,7 @@ def _chunks(plans: Sequence[tuple[Registered, list[Item]]], selection: Selection
             own = tuple(item for item in items if item.case.dtype == dtype)
             folder = scratch / f"{registered.implementation.name}-{dtype}-0"
             folder.mkdir()
-            yield _Chunk(registered, own, replace(selection, dtypes=(dtype,)), folder)
+            yield _Chunk(registered, own, replace(selection, dtypes=(dtype,)), folder, reproducers)
 
 
 def _task(chunk: _Chunk, timeout_s: float) -> Task[None]:
@@ -109,7 +116,7 @@ def _task(chunk: _Chunk, timeout_s: float) -> Task[None]:
     keys = tuple(item.key for item in chunk.items)
     return Task(
         _run_chunk,
-        (name, plugins, keys, chunk.selection, chunk.folder, timeout_s),
+        (name, plugins, keys, chunk.selection, chunk.folder, chunk.reproducers, timeout_s),
         timeout_s=timeout_s * (len(keys) + 1) + _CHUNK_GRACE_S,
     )
 
@@ -120,19 +127,24 @@ def _run_chunk(
     keys: tuple[tuple[str, str], ...],
     selection: Selection,
     folder: Path,
+    reproducers: Path | None,
     timeout_s: float,
 ) -> None:
-    """In the child: run the checks of these keys in order, and append each record as it is made."""
+    """In the child: run the checks of these keys in order, explain failures, and append each record as it is made."""
     import torch
 
     torch.set_num_threads(1)  # children run side by side
     with deadline(timeout_s):
-        implementation = load_registry(plugins)[name].implementation
+        registered = load_registry(plugins)[name]
+        implementation = registered.implementation
         items = {item.key: item for item in plan(implementation, selection)}
     output = RunFolder(folder)
     for key in keys:
         with deadline(timeout_s):
             result = run_item(implementation, items[key], selection)
+        with deadline(timeout_s):
+            trial = trial_of(implementation, items[key], selection)
+            result = explained(result, items[key].check.function, trial, registered, reproducers)
         output.append(result)
 
 
