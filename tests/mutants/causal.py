@@ -73,6 +73,14 @@ class FlagAndMaskIntersected(MultiHead):
         return mask & self.causal(logits) if is_causal and mask is not None else super().hidden(logits, mask, is_causal)
 
 
+@wrong("an_all_false_mask_changes_nothing")
+class AnyMaskMeansCausal(MultiHead):
+    """That there is a mask at all switches causality on."""
+
+    def hidden(self, logits: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
+        return super().hidden(logits, mask, is_causal or mask is not None)
+
+
 @wrong("a_row_may_lose_its_first_512_keys")
 class CausalityGuessedFromMask(MultiHead):
     """A 2-D mask whose first row sees the first key alone is taken for a causal one."""

@@ -164,6 +164,14 @@ class LogitsClamped(MultiHead):
         return super().logits(q, k).clamp(-30.0, 30.0)
 
 
+@wrong("a_constant_in_b_k_changes_nothing")
+class KeysNormalised(MultiHead):
+    """Keys are brought to a common length before the product."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().logits(q, k * math.sqrt(k.shape[-1]) / k.norm(dim=-1, keepdim=True))
+
+
 @wrong("attention_weights_match_the_oracle", "mean of V passes loose tests")
 class MeanOfValues(MultiHead):
     """All visible keys weigh alike."""

@@ -62,7 +62,7 @@ def equivalent(argument: str, *faults: str, **declared: Any) -> Declare:
 
 
 def _implementation(module: type[MultiHead], declared: dict[str, Any]) -> Implementation:
-    name = re.sub(r"(?<!^)(?=[A-Z])|(?<=[a-z])(?=[0-9])", "_", module.__name__).lower()
+    name = re.sub(r"(?<!^)(?=[A-Z])|(?<=[a-z])(?=\d{3})", "_", module.__name__).lower()
     return Implementation(name, summary=_description(module), source=_group(module), build=module, **declared)
 
 
