@@ -17,7 +17,7 @@ from harness.measurement.sweep import run_sweep
 from harness.plugins import load_with_plugins
 from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
 from harness.registry import Registered, select
-from harness.verification.semantics import CHEAP, Questions, put_all
+from harness.verification.semantics import CHEAP, Questions, put_all, refuse_unknown_probes
 from harness.verification.suite import Selection
 from harness.verification.verify import reasons_against_timing, verify
 from implementations.spec import ALL_DTYPES
@@ -125,7 +125,8 @@ def begin(request: Request, folder: Path, now: datetime) -> Bench:
     """Start a new run: choose, describe, and write ``run.json``.
 
     Raises:
-        UserError: an implementation or the baseline is unknown, or the folder holds a run already.
+        UserError: an implementation or the baseline is unknown, an implementation declares what no probe asks, or the
+            folder holds a run already.
     """
     registry = load_with_plugins(request.plugins)
     registered = select(registry, request.names)
@@ -139,6 +140,7 @@ def begin(request: Request, folder: Path, now: datetime) -> Bench:
     if (folder / "run.json").exists():
         raise UserError(f"{folder} holds a run already; continue it with --resume {folder}, or name another --output")
     workloads = request.preset.workloads()
+    refuse_unknown_probes(registered, workloads[0].device)
     info = RunInfo(
         format_version=FORMAT_VERSION,
         run_id=folder.name,

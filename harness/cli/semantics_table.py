@@ -87,6 +87,8 @@ def _seen_and_declared(record: SemanticsRecord) -> Text:
 
     if record.status == "as_declared":
         words = "as declared"
+    elif record.status == "no_answer":
+        words = record.evidence
     else:
         words = f"declared: {record.declared}" if record.declared else "nothing declared"
     return Text.assemble((record.answer, _style(record)), "\n", (words, _style(record) or "dim"))

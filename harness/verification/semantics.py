@@ -86,6 +86,16 @@ def declared(implementation: Implementation, device: str) -> dict[str, Declarati
     return found
 
 
+def refuse_unknown_probes(registered: Sequence[Registered], device: str) -> None:
+    """Before anything runs, refuse implementations that declare the answer of a probe that does not exist.
+
+    Raises:
+        UserError: one does.
+    """
+    for each in registered:
+        declared(each.implementation, device)
+
+
 def put_all(
     registered: Sequence[Registered],
     questions: Questions,
@@ -103,8 +113,7 @@ def put_all(
     Raises:
         UserError: an implementation declares the answer of a probe that does not exist.
     """
-    for each in registered:
-        declared(each.implementation, questions.device)  # refused before anything runs
+    refuse_unknown_probes(registered, questions.device)
     with tempfile.TemporaryDirectory(prefix="mha-semantics-") as scratch, Children(usable_cores()) as children:
         batches = _batches(registered, questions, skip, Path(scratch))
         total, done = sum(len(batch.probes) for batch in batches), 0

@@ -181,7 +181,8 @@ def _kernel(trial: Trial) -> Finding:
         subject.answer(inputs, mode)
 
     kernels = footprint(call, trial.case.device).kernels
-    return Finding(", ".join(name.removeprefix("aten::") for name in kernels) or "none of torch's")
+    forward = (name.removeprefix("aten::") for name in kernels if "backward" not in name)
+    return Finding(", ".join(forward) or "none of torch's")
 
 
 PROBES = (
