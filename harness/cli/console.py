@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 WIDTH_WITHOUT_TERMINAL = 200
-"""Columns of tables that go into a file or a pipe: rich would take 80 and wrap them beyond reading."""
+"""Columns of tables that go into a file or a pipe, unless COLUMNS says otherwise: rich would take 80."""
 
 Advance = Callable[[int, int, str, float | None], None]
 """Called with what is done, the total, what is being done now, and the seconds left if that is known better than by
@@ -32,9 +32,8 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        stderr=stderr, highlight=False, soft_wrap=False, width=None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
-    )
+    given = stream.isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, highlight=False, soft_wrap=False, width=None if given else WIDTH_WITHOUT_TERMINAL)
 
 
 @contextmanager
