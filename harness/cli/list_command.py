@@ -30,31 +30,47 @@ def command(plugins: tuple[Path, ...], device: str, as_json: bool) -> None:
 
 
 def _print(described: tuple[ImplementationInfo, ...], device: str) -> None:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"Implementations on {device}", title_justify="left", show_lines=True)
-    for heading in ("name", "what it is", "dtypes", "backward", "fully masked row", "memory", "timed here"):
-        table.add_column(heading, overflow="fold")
+    table = Table(title=f"Implementations on {device}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", no_wrap=True, style="bold")
+    table.add_column("what it is", ratio=1)
+    for heading in ("dtypes", "backward", "fully masked row", "memory", "timed here"):
+        table.add_column(heading)
     for info in described:
-        policy = Text(f"{info.fully_masked_row} (hazard)", "bold red") if info.fully_masked_row == "nan" else None
+        hazard = info.fully_masked_row == "nan"
         table.add_row(
-            Text(info.name, "bold"),
+            Text(info.name),
             Text(info.summary),
-            ", ".join(info.dtypes),
+            _dtypes(info),
             "yes" if info.gradients else "no",
-            policy or info.fully_masked_row,
+            Text("nan (hazard)", "bold red") if hazard else info.fully_masked_row,
             info.memory_growth,
-            Text(_timed(info)),
+            _timed(info),
         )
     screen = console()
     screen.print(table)
     for info in described:
-        for line in info.declared:
+        for line in _notes(info):
             screen.print(Text(f"{info.name}: {line}"), style="dim")
+
+
+def _dtypes(info: ImplementationInfo) -> str:
+    from implementations.spec import ALL_DTYPES
+
+    return "all" if set(info.dtypes) == set(ALL_DTYPES) else ", ".join(info.dtypes)
 
 
 def _timed(info: ImplementationInfo) -> str:
     if info.unavailable:
-        return f"unavailable: {info.unavailable}"
-    return f"verified only: {info.verify_only}" if info.verify_only else "yes"
+        return "unavailable"
+    return "verified only" if info.verify_only else "yes"
+
+
+def _notes(info: ImplementationInfo) -> tuple[str, ...]:
+    """What the table has no room for: why it is not timed, and everything that is declared."""
+    reasons = [f"unavailable: {info.unavailable}"] if info.unavailable else []
+    reasons += [f"verified only: {info.verify_only}"] if info.verify_only else []
+    return (*reasons, *info.declared)
