@@ -31,19 +31,18 @@ def command(plugins: tuple[Path, ...], device: str, as_json: bool) -> None:
 
 def _print(described: tuple[ImplementationInfo, ...], device: str) -> None:
     from rich import box
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=f"Implementations on {device}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("what it is", ratio=1)
     for heading in ("dtypes", "backward", "fully masked row", "memory", "timed here"):
         table.add_column(heading)
     for info in described:
         hazard = info.fully_masked_row == "nan"
         table.add_row(
             Text(info.name),
-            Text(info.summary),
             _dtypes(info),
             "yes" if info.gradients else "no",
             Text("nan (hazard)", "bold red") if hazard else info.fully_masked_row,
@@ -53,8 +52,9 @@ def _print(described: tuple[ImplementationInfo, ...], device: str) -> None:
     screen = console()
     screen.print(table)
     for info in described:
+        screen.print(Text.assemble((info.name, "bold"), f": {info.summary}"))
         for line in _notes(info):
-            screen.print(Text(f"{info.name}: {line}"), style="dim")
+            screen.print(Padding(Text(line, "dim"), (0, 0, 0, 2)))
 
 
 def _dtypes(info: ImplementationInfo) -> str:
