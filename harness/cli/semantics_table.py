@@ -47,7 +47,7 @@ def print_semantics(records: Sequence[SemanticsRecord]) -> None:
                 screen.print(line)
     statuses = Counter(record.status for record in records)
     summary = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in statuses.most_common())
-    screen.print(Text(f"{len(records)} answers: {summary}"))
+    screen.print(Text(f"{len(records)} answer{'' if len(records) == 1 else 's'}: {summary}"))
 
 
 def _table_of_many(names: Sequence[str], records: Sequence[SemanticsRecord]) -> Table:
