@@ -22,6 +22,9 @@ from harness.verification.selftest import ALL_CHECKS, Mutant, Stage, failures, l
 from harness.verification.suite import Selection, plan, run_item
 from implementations.spec import ALL_DTYPES, Implementation
 
+CLEARLY_BEYOND = 2.0
+"""Error over budget that every numeric mutant should reach in some check."""
+
 
 @dataclass
 class Margins:
@@ -29,16 +32,16 @@ class Margins:
 
     of_right: dict[str, CheckRecord] = field(default_factory=dict)
     """By dtype: the passed check that used most of its budget."""
-    of_numeric: dict[str, float] = field(default_factory=dict)
-    """By numeric mutant: its largest error over the budget, at the seed where that is smallest."""
+    of_numeric: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """By numeric mutant: its largest error over the budget, at the seed where that is smallest, and the dtype."""
 
     def add_right(self, record: CheckRecord) -> None:
         worst = self.of_right.get(record.dtype)
         if record.budget_used is not None and (worst is None or record.budget_used > (worst.budget_used or 0.0)):
             self.of_right[record.dtype] = record
 
-    def add_numeric(self, name: str, excess: float) -> None:
-        self.of_numeric[name] = min(excess, self.of_numeric.get(name, math.inf))
+    def add_numeric(self, name: str, excess: tuple[float, str]) -> None:
+        self.of_numeric[name] = min(excess, self.of_numeric.get(name, (math.inf, "")))
 
 
 def is_caught(mutant: Mutant, seed: int) -> bool:
@@ -49,13 +52,13 @@ def is_caught(mutant: Mutant, seed: int) -> bool:
     return False
 
 
-def excess(mutant: Mutant, seed: int) -> float:
-    """Largest error over budget in any check, in the first dtype that catches it."""
-    largest = 0.0
+def excess(mutant: Mutant, seed: int) -> tuple[float, str]:
+    """Largest error over budget in any check, and the dtype; further dtypes only until it is clearly beyond."""
+    largest = 0.0, ""
     for stage in (ALL_CHECKS, *(stage for stage in mutant.stages if stage.dtype != ALL_CHECKS.dtype)):
         used = [record.budget_used for record in records(mutant.implementation, stage, seed)]
-        largest = max([largest, *(share for share in used if share is not None)])
-        if largest > 1.0:
+        largest = max([largest, *((share, stage.dtype) for share in used if share is not None)])
+        if largest[0] > CLEARLY_BEYOND:
             break
     return largest
 
@@ -119,8 +122,8 @@ def main(seeds: int, first: int, without: tuple[str, ...]) -> None:
     for dtype, worst in margins.of_right.items():
         click.echo(f"  {dtype}: {worst.budget_used:.2f} ({worst.implementation}, {worst.check}, {worst.case})")
     click.echo("\nnumeric mutants: largest error / budget, at the seed where it is smallest")
-    for name, factor in sorted(margins.of_numeric.items(), key=lambda entry: entry[1]):
-        click.echo(f"  {name}: {factor:.3g}")
+    for name, (factor, dtype) in sorted(margins.of_numeric.items(), key=lambda entry: entry[1]):
+        click.echo(f"  {name}: {factor:.3g} ({dtype})")
     raise SystemExit(0 if good else 1)
 
 

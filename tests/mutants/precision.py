@@ -14,6 +14,12 @@ def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype).to(tensor.dtype)
 
 
+def in_two_parts(tensor: Tensor) -> Tensor:
+    """The sum of two bfloat16 numbers that is nearest."""
+    high = rounded(tensor, torch.bfloat16)
+    return high + rounded(tensor - high, torch.bfloat16)
+
+
 @wrong("matches_the_oracle", "pytorch#163588", numeric=True)
 class Bfloat16Inside(MultiHead):
     """Everything between the projections is computed in bfloat16."""
@@ -72,17 +78,46 @@ class Float32InsideFloat64(MultiHead):
         return super().attend(q.float(), k.float(), v.float(), mask, is_causal).to(q.dtype)
 
 
-@wrong("matches_the_oracle", "flash-attention#1138", numeric=True)
-class WeightsInFourBitsBelowFloat32(MultiHead):
-    """In 16-bit dtypes weights keep four bits: five fewer than bfloat16 gives them."""
+@wrong("errors_are_small_on_the_whole", "flash-attention#1138", numeric=True)
+class WeightsInFloat8(MultiHead):
+    """Where x has 16 bits, weights are stored in 8: four significant ones."""
 
     def softmax(self, logits: Tensor) -> Tensor:
         weights = super().softmax(logits)
         if logits.dtype in (torch.float32, torch.float64):
             return weights
-        _, exponent = torch.frexp(weights.float())
-        step = torch.ldexp(torch.ones_like(weights, dtype=torch.float32), exponent - 4)
-        return weights + ((weights / step).round() * step - weights).detach().to(weights.dtype)
+        return weights + (rounded(weights, torch.float8_e4m3fn) - weights).detach()
+
+
+@wrong("errors_are_small_on_the_whole", numeric=True)
+class ShortWeightsInBfloat16(MultiHead):
+    """Where x is bfloat16, weights keep three of its eight significant bits."""
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        weights = super().softmax(logits)
+        if logits.dtype != torch.bfloat16:
+            return weights
+        return weights + (rounded(weights, torch.float8_e5m2) - weights).detach()
+
+
+@wrong("matches_the_oracle", numeric=True)
+class ProductsInTwoBfloat16Parts(MultiHead):
+    """Factors are sums of two bfloat16 numbers, 16 bits in all, as in a float32 product emulated with bfloat16."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().logits(in_two_parts(q), in_two_parts(k))
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().mix(in_two_parts(weights), in_two_parts(v))
+
+
+@wrong("attention_weights_match_the_oracle", numeric=True)
+class WeightsOfFortyBits(MultiHead):
+    """Weights are multiples of 2^-40: more than float32 can tell, and less than float64 promises."""
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        weights = super().softmax(logits)
+        return weights + ((weights.double() * 2.0**40).round() / 2.0**40 - weights.double()).detach().to(weights.dtype)
 
 
 @wrong("gradients_match_the_oracle", numeric=True)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from harness.verification.check import (
     CORE,
@@ -20,7 +21,7 @@ from harness.verification.check import (
     require_shape,
     thorough,
 )
-from harness.verification.rounding import baseline_error
+from harness.verification.rounding import SAFETY, Comparison, Expectation, baseline_error
 from implementations.spec import Case
 
 
@@ -42,6 +43,58 @@ def check_matches_the_oracle(trial: Trial) -> Evidence:
     problem = trial.inputs.problem(trial.implementation.fully_masked_row, gradients=False)
     careful = baseline_error(problem, expectation.solution)
     return replace(seen, error_over_baseline=seen.comparisons[0].max_error / careful if careful else None)
+
+
+MANY_ELEMENTS = 500
+"""From here on, the root mean square over a tensor says more than any single element."""
+SHARE_OF_SPREAD = {"float64": 0.67, "float32": 0.67, "bfloat16": 0.4, "float16": 0.4}
+"""How large errors may be on the whole, as a share of the simulated spread.
+
+Stored values are simulated with errors of up to 2 u and real ones have at most u, so right implementations come to a
+half at most; 16-bit ones, whose sums are taken in float32 and round only when stored, to a quarter.
+"""
+
+
+def check_errors_are_small_on_the_whole(trial: Trial) -> Evidence:
+    """Over all elements together, errors are well below what rounding in the dtype is simulated to make of them.
+
+    Catches intermediates that are stored some bits short: the budget of a single element has to leave room for the
+    largest error of a right implementation, their mean does not.
+    """
+    training = trial.case.mode == "training"
+    expectation = trial.expect(trial.inputs, gradients=training)
+    answer = trial.subject.answer(trial.inputs, trial.case.mode)
+    for name, got in answer.tensors.items():
+        require_shape(name, got, expectation.tensors[name])
+    dtype = trial.implementation.rounds_like.get(trial.case.dtype, trial.case.dtype)
+    comparisons = (
+        on_the_whole(name, got, expectation, SHARE_OF_SPREAD[dtype])
+        for name, got in answer.tensors.items()
+        if got.numel() >= MANY_ELEMENTS
+    )
+    return Evidence(tuple(comparisons), expectation.set_by)
+
+
+def on_the_whole(name: str, got: Tensor, expectation: Expectation, share: float) -> Comparison:
+    """Hold the root mean square of a tensor's errors against that of the simulated rounding's."""
+    expected, spread = expectation.tensors[name], expectation.budgets[name] / SAFETY
+    error = got.to(expected.dtype) - expected
+    used = _root_mean_square(error / spread) / share
+    allowed = _root_mean_square(spread) * share
+    return Comparison(
+        tensor=f"root mean square of the error of {name}",
+        max_error=_root_mean_square(error),
+        budget_used=used if math.isfinite(used) else math.inf,
+        at=(),
+        got=_root_mean_square(error),
+        expected=0.0,
+        budget=allowed,
+        is_evidence=_root_mean_square(expected) > allowed,
+    )
+
+
+def _root_mean_square(tensor: Tensor) -> float:
+    return float(tensor.square().mean().sqrt())
 
 
 def check_large_logits_leave_other_items_alone(trial: Trial) -> Evidence:
@@ -89,6 +142,7 @@ CHECKS = (
     Check(check_matches_the_oracle, thorough("inference")),
     Check(check_matches_the_oracle, one(WHOLE_BLOCKS, also_slow=False)),
     Check(check_matches_the_oracle, one(WIDE_HEADS)),
+    Check(check_errors_are_small_on_the_whole, core(("none", "dense"), modes=("inference", "training"))),
     Check(check_large_logits_leave_other_items_alone, core(("none", "causal", "padding"))),
     Check(check_an_empty_batch_gives_an_empty_output, one(replace(CORE, batch_size=0)), bars_timing=False),
     Check(check_any_strides_are_accepted, core(("none", "causal"))),
