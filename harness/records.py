@@ -121,6 +121,7 @@ class CheckRecord(Record):
     case: str
     """The case in words, unique within implementation and check, e.g. ``b3-s7-d48-h4-causal-float32-training``."""
     dtype: str
+    """Empty for a search over several."""
     mask: str
     """Mask kind of the case; empty for a check that is not about one mask."""
     mode: str

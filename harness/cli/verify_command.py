@@ -34,7 +34,15 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
 @click.option(
     "--semantics",
     is_flag=True,
-    help="Instead of the checks, see what the contract leaves open (NaN, empty rows, compile, ...) and what is declared.",
+    help="Instead of the checks, see what the contract leaves open (NaN, empty rows, compile, ...) and what is "
+    "declared.",
+)
+@click.option(
+    "--fuzz",
+    "fuzz_s",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Instead of the checks, generate cases for so long and shrink what fails; failures of before come first.",
 )
 @click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
 @click.option("--seed", default=0, show_default=True, help="Of weights, inputs and masks.")
@@ -71,6 +79,7 @@ def command(
     checks: tuple[str, ...],
     cases: tuple[str, ...],
     semantics: bool,
+    fuzz_s: float | None,
     device: str,
     seed: int,
     weights: Path | None,
@@ -85,12 +94,13 @@ def command(
     """Run the shared checks: is it right?
 
     Without NAMEs, all registered implementations are verified. Exit code 1 if a check fails,
-    or with --semantics if an answer differs from what is declared.
+    with --semantics if an answer differs from what is declared, with --fuzz if anything is found.
     """
+    from harness.cli.fuzz_output import print_reports, search
     from harness.cli.semantics_table import ask_and_print
     from harness.plugins import load_with_plugins
-    from harness.records import BAD_CHECK_STATUSES
     from harness.registry import select
+    from harness.verification.fuzz.results import DATABASE, Options
     from harness.verification.real_weights import RealWeights
     from harness.verification.semantics import PROBE_NAMES, Questions
     from harness.verification.suite import Selection, dtype_of_case
@@ -100,9 +110,19 @@ def command(
         raise click.UsageError("--map says how a file names its tensors; give the file by --weights")
     chosen = select(load_with_plugins(plugins), names)
     if semantics:
-        _refuse_beside_semantics({"--dtype": dtypes, "--case": cases, "--weights": weights, "--junit": junit_file})
+        _refuse_beside(
+            "--semantics",
+            {"--fuzz": fuzz_s, "--dtype": dtypes, "--case": cases, "--weights": weights, "--junit": junit_file},
+        )
         questions = Questions(checks or PROBE_NAMES, device, seed)
         return ask_and_print(chosen, questions, json_file)
+    if fuzz_s is not None:
+        _refuse_beside("--fuzz", {"--check": checks, "--case": cases, "--weights": weights, "--timeout": timeout_s})
+        with _folder_for_scripts(reproducers) as folder:
+            reports = search(chosen, Options(fuzz_s, seed, device, dtypes or _DTYPES, reproducers=folder))
+        if not _is_stdout(json_file):
+            print_reports(reports, DATABASE)
+        return _written([record for report in reports for record in report.records], junit_file, json_file)
     selection = Selection(
         checks=checks,
         dtypes=dtypes or tuple(dict.fromkeys(map(dtype_of_case, cases))) or _DTYPES,
@@ -123,8 +143,19 @@ def command(
         records = list(verified)
     order = [each.implementation.name for each in chosen]
     records.sort(key=lambda record: (order.index(record.implementation), selection.dtypes.index(record.dtype)))
-    if json_file is None or str(json_file) != "-":
+    if not _is_stdout(json_file):
         print_results(records)
+    return _written(records, junit_file, json_file)
+
+
+def _is_stdout(file: Path | None) -> bool:
+    return str(file) == "-"
+
+
+def _written(records: Sequence[CheckRecord], junit_file: Path | None, json_file: Path | None) -> int:
+    """Write what is asked for; the exit code that these records mean."""
+    from harness.records import BAD_CHECK_STATUSES
+
     if junit_file is not None:
         _write_junit(records, junit_file)
     if json_file is not None:
@@ -132,10 +163,10 @@ def command(
     return 1 if any(record.status in BAD_CHECK_STATUSES for record in records) else 0
 
 
-def _refuse_beside_semantics(options: Mapping[str, object]) -> None:
+def _refuse_beside(mode: str, options: Mapping[str, object]) -> None:
     given = [flag for flag, value in options.items() if value]
     if given:
-        raise click.UsageError(f"--semantics asks its own questions and takes no {', '.join(given)}; leave that out")
+        raise click.UsageError(f"{mode} asks its own questions and takes no {', '.join(given)}; leave that out")
 
 
 @contextmanager

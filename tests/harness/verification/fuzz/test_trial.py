@@ -1,0 +1,63 @@
+"""One generated case against an implementation: passed, a failure of some kind, or outside the contract."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from harness.verification.fuzz.cases import FuzzCase, MaskPlan
+from harness.verification.fuzz.trial import run_case
+
+CASE = FuzzCase(batch_size=2, seq_len=5, num_heads=3, head_dim=2, mode="training")
+EXPANDED = MaskPlan("qk", "random", "kept", "expanded")
+
+
+def outcome_of(name: str, plugins: tuple[Path, ...] = (), **changes: object):
+    return run_case(name, plugins, dataclasses.replace(CASE, **changes), timeout_s=60.0)
+
+
+@pytest.mark.parametrize("name", ["document", "einsum", "sdpa", "torch_mha", "torch_mha_weights"])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "step 2 in channels", "step 2 in tokens", "expanded"])
+def test_a_right_implementation_passes_whatever_the_layout(name: str, layout: str) -> None:
+    outcome = outcome_of(name, x_layout=layout, mask=EXPANDED, is_causal=True)
+    assert (outcome.status, outcome.reasons) == ("passed", ())
+
+
+def test_a_wrong_answer_says_what_came_and_what_was_expected(wrong_ones) -> None:
+    (rare,) = wrong_ones("rare")
+    outcome = outcome_of("rare", (rare.plugin,), mask=EXPANDED)
+    assert (outcome.status, outcome.kind) == ("failed", "wrong output")
+    assert outcome.reasons[0].startswith("output: got ")
+    assert outcome.worst is not None
+    assert outcome.worst.budget_used > 100
+    assert "float32 rounding" in outcome.set_by
+
+
+def test_an_error_is_a_failure_of_its_own_kind(wrong_ones) -> None:
+    (raises,) = wrong_ones("raises")
+    outcome = outcome_of("raises", (raises.plugin,), mask=MaskPlan("hqk", "random", "kept", "contiguous"))
+    assert (outcome.status, outcome.kind) == ("failed", "IndexError")
+    assert outcome.reasons == ("raised IndexError: three dimensions are one too few",)
+
+
+def test_what_is_declared_to_fail_is_known() -> None:
+    emptied = MaskPlan("qk", "nothing", "emptied", "contiguous")
+    outcome = outcome_of("torch_mha", mask=emptied, mode="inference", num_heads=2)  # its fast path wants even heads
+    assert outcome.status == "known_failure"
+    assert "native fast path" in outcome.reasons[0]
+
+
+def test_a_declared_nan_is_expected_and_its_gradients_are_not_judged() -> None:
+    emptied = MaskPlan("qk", "nothing", "emptied", "contiguous")
+    assert outcome_of("torch_mha_weights", mask=emptied).status == "passed"
+
+
+def test_numbers_too_large_for_the_dtype_are_out_of_scope() -> None:
+    outcome = outcome_of("sdpa", dtype="float16", x_scale=10.0, item_scale=300.0, logit_scale=300.0)
+    assert outcome.status == "out_of_scope"
+
+
+def test_an_answer_that_rounding_drowns_is_no_evidence() -> None:
+    drowned = {"batch_size": 1, "seq_len": 40, "mode": "inference", "logit_scale": 300.0}
+    assert outcome_of("sdpa", dtype="bfloat16", **drowned).status == "no_evidence"
+    assert outcome_of("sdpa", dtype="float64", **drowned).status == "passed"
