@@ -105,7 +105,6 @@ class EmptyBlockIsNan(MultiHead):
             larger = torch.maximum(largest, block.amax(dim=-1, keepdim=True))
             total = total * (largest - larger).exp() + (block - larger).exp().sum(dim=-1, keepdim=True)
             largest = larger
-        # The padding of an empty row is no concern of this mutant, so only rows with a key are blocked.
         return (logits - largest).exp() / total
 
 

@@ -80,7 +80,7 @@ class ScaleBehindSoftmax(MultiHead):
 
 @wrong("matches_the_oracle", "pytorch#191203")
 class ScalePromotesDtype(MultiHead):
-    """A scale of one element and one dimension turns 16-bit logits into float32, and W_v's product fails."""
+    """A float32 scale with a dimension: it makes float32 of 16-bit logits, whose product with V fails."""
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.mT / torch.tensor([q.shape[-1]], device=q.device, dtype=torch.float32).sqrt()

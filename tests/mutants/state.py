@@ -84,7 +84,7 @@ class RunningMeanSubtracted(Remembering):
 
 @wrong("inputs_are_left_alone", "an input changed in place")
 class InputChanged(MultiHead):
-    """X is halved and doubled again, and one element more."""
+    """X is scaled in place behind its last use."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, is_causal: bool = False) -> Tensor:
         output = super().forward(x, mask, is_causal=is_causal)
@@ -96,9 +96,6 @@ class InputChanged(MultiHead):
 @wrong("inputs_are_left_alone", "an input changed in place")
 class MaskChanged(MultiHead):
     """What is hidden is collected in the caller's mask."""
-
-    def check_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
-        return super().check_mask(x, mask)
 
     def weights(self, logits: Tensor, hidden: Tensor | None) -> Tensor:
         weights = super().weights(logits, hidden)
