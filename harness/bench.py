@@ -74,6 +74,7 @@ class Bench:
             self.verification,
             on_progress=lambda finished, total: advance(finished, total, "", None),
             skip=done,
+            reproducers=self.folder.path / "reproducers",
         ):
             self.folder.append(record)
         self._note_phase("verification", perf_counter() - start)
@@ -140,6 +141,9 @@ def begin(request: Request, folder: Path, now: datetime) -> Bench:
     if (folder / "run.json").exists():
         raise UserError(f"{folder} holds a run already; continue it with --resume {folder}, or name another --output")
     workloads = request.preset.workloads()
+    devices = sorted({workload.device for workload in workloads})
+    if len(devices) > 1:
+        raise UserError(f"preset {request.preset_name}: a run measures one device, got {', '.join(devices)}; split it")
     refuse_unknown_probes(registered, workloads[0].device)
     info = RunInfo(
         format_version=FORMAT_VERSION,
@@ -166,7 +170,7 @@ def resume(folder: Path) -> Bench:
     """Go on with an interrupted run, with the implementations and workloads that it began with.
 
     Raises:
-        UserError: no run there, another machine, or an implementation is gone.
+        UserError: no run there, another machine, or an implementation is gone or was edited since.
     """
     run = RunFolder(folder)
     info = run.info()
@@ -178,7 +182,14 @@ def resume(folder: Path) -> Bench:
         )
     run.repair()
     registry = load_with_plugins([Path(plugin) for plugin in info.plugins])
-    return Bench(run, info, tuple(select(registry, _names(info))))
+    registered = tuple(select(registry, _names(info)))
+    now = {each.name: each.source_hash for each in describe_all(registered, info.workloads[0].device)}
+    edited = [each.origin for each in info.implementations if each.source_hash not in ("", now[each.name])]
+    if edited:
+        raise UserError(
+            f"{', '.join(edited)} was edited since {folder} began: what it verified is gone; start a new run"
+        )
+    return Bench(run, info, registered)
 
 
 def _names(info: RunInfo) -> Sequence[str]:

@@ -17,12 +17,14 @@ import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -259,7 +261,21 @@ def _context() -> Any:  # noqa: ANN401 - the two context classes share no public
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(_PRELOAD)
+        _start_the_fork_server()
     return context
+
+
+def _start_the_fork_server() -> None:
+    """Start it deaf to Ctrl-C, which is the parent's to handle: it would end with a traceback of its own.
+
+    Only the main thread may change what a signal does; elsewhere the server starts with its first child.
+    """
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def _begin_child(output: str, memory_bytes: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
 
 from harness.records import ImplementationInfo
 from harness.registry import Registered
@@ -26,6 +28,7 @@ def _describe(registered: Registered, device: str) -> ImplementationInfo:
         summary=implementation.summary,
         source=implementation.source,
         origin=registered.origin,
+        source_hash=_hash_of(registered.origin),
         dtypes=implementation.dtypes,
         devices=implementation.devices,
         mask_kinds=implementation.mask_kinds,
@@ -33,6 +36,11 @@ def _describe(registered: Registered, device: str) -> ImplementationInfo:
         fully_masked_row=implementation.fully_masked_row,
         memory_growth=implementation.memory_growth,
         verify_only=implementation.verify_only.get(device, ""),
-        unavailable=implementation.unavailable(device),
+        unavailable=implementation.missing_on(device),
         declared=(*limits, *less_precise, *failures),
     )
+
+
+def _hash_of(origin: str) -> str:
+    path = Path(origin)
+    return sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""

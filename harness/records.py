@@ -9,6 +9,7 @@ pandas, so that reports can be made on a machine without torch.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -234,6 +235,8 @@ class ImplementationInfo(Record):
     source: str
     origin: str
     """File or entry point that it was loaded from."""
+    source_hash: str = ""
+    """Short hash of that file: a run is not resumed with another version. Empty where there is no file."""
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
     mask_kinds: tuple[str, ...]
@@ -371,11 +374,12 @@ class RunFolder:
         if not path.exists():
             return []
         try:
-            text = path.read_text(encoding="utf-8")
+            content = path.read_bytes()
+            # Behind the last newline there is nothing, or a record that a kill cut short and that was never finished.
+            text = content[: content.rfind(b"\n") + 1].decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not readable: {error}") from None
-        # Behind the last newline there is nothing, or a record that a kill cut short and that was never finished.
-        finished = text.split("\n")[:-1]
+        finished = text.split("\n")
         return [
             _validated(model, line, f"{path}:{number}") for number, line in enumerate(finished, start=1) if line.strip()
         ]
@@ -388,7 +392,7 @@ class RunFolder:
                 content = path.read_bytes()
                 whole = content[: content.rfind(b"\n") + 1]
                 if whole != content:
-                    path.write_bytes(whole)
+                    os.truncate(path, len(whole))
 
 
 def _validated(model: type[RecordT], content: object, where: str) -> RecordT:

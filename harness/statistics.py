@@ -132,19 +132,21 @@ class Standing:
 def rank(samples: Mapping[str, Samples], *, looks: int, pairs: int, resolution: float) -> list[Standing]:
     """Order implementations by median time, and put together those that cannot be told apart.
 
-    A group is opened by the fastest one left and takes every next one whose verdict against that leader is
-    not ``slower``; so a group may hold both ``tied`` and ``unresolved`` members, and each says which it is.
+    A group is opened by the fastest one left and takes every one left whose verdict against that leader is not
+    ``slower``, also one whose median lies behind another's that is; so a group may hold both ``tied`` and
+    ``unresolved`` members, each says which it is, and whoever is alone in the first group was shown to be ahead of
+    every other.
     """
-    ordered = sorted(samples, key=lambda name: median_s(samples[name]))
+    left = sorted(samples, key=lambda name: median_s(samples[name]))
     standings: list[Standing] = []
-    leader, group = "", 0
-    for name in ordered:
-        against = (
-            compare(samples[name], samples[leader], looks=looks, pairs=pairs, resolution=resolution) if leader else None
-        )
-        if against is None or against.verdict == "slower":
-            leader, group = name, group + 1
-            level = corrected_level(looks, pairs)
-            against = Comparison(1.0, 1.0, 1.0, "tied", len(samples[name].round), level)
-        standings.append(Standing(name, group, median_s(samples[name]), against))
+    group = 0
+    while left:
+        leader, group = left[0], group + 1
+        level = corrected_level(looks, pairs)
+        held = {leader: Comparison(1.0, 1.0, 1.0, "tied", len(samples[leader].round), level)}
+        for name in left[1:]:
+            held[name] = compare(samples[name], samples[leader], looks=looks, pairs=pairs, resolution=resolution)
+        together = [name for name in left if held[name].verdict != "slower"]
+        standings += [Standing(name, group, median_s(samples[name]), held[name]) for name in together]
+        left = [name for name in left if name not in together]
     return standings

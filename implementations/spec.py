@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
+import torch
 from torch import Tensor, nn
 
 MaskKind = Literal["none", "causal", "causal_mask", "padding", "padding_causal", "per_head", "dense"]
@@ -181,6 +182,12 @@ class Implementation:
         if unknown:
             words = ", ".join(map(repr, unknown))
             raise ValueError(f"implementation {self.name!r}: {what} cannot be {words}; there are: {', '.join(known)}")
+
+    def missing_on(self, device: str) -> str:
+        """Why it cannot run on this machine's device of this type: the device or a package is missing; empty if not."""
+        if device == "cuda" and not torch.cuda.is_available():
+            return "torch sees no CUDA device"
+        return self.unavailable(device)
 
     def why_not(self, case: Case) -> tuple[str, ...]:
         """Every reason why this case is not supported; empty if it is."""

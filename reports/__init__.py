@@ -27,6 +27,8 @@ class Rendered:
     """One for each workload, in planned order."""
     verdict_lines: tuple[str, ...]
     """The verdicts as lines for a terminal; without timings, one line for each implementation's checks."""
+    headline_lines: tuple[str, ...] = ()
+    """What to use for what, with its evidence, and what to know before following it, as lines for a terminal."""
 
 
 def render(run: Path, out: Path | None = None) -> Rendered:

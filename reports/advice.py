@@ -44,6 +44,11 @@ class Advice:
     warnings: tuple[str, ...]
     """What a reader must know before following the headlines."""
 
+    def lines(self) -> tuple[str, ...]:
+        """Headlines with their evidence, then faults and warnings, one line each."""
+        headlines = (" ".join((headline.claim, *headline.evidence)) for headline in self.headlines)
+        return (*headlines, *self.faults, *self.warnings)
+
 
 def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
     """Sum a run up."""

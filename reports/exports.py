@@ -110,6 +110,8 @@ def _evidence(row: Any) -> list[str]:  # noqa: ANN401 - a pandas row
         lines.append(f"largest error {text.scientific(row.max_error)}{where}")
     if not math.isnan(row.budget):
         lines.append(f"budget {text.scientific(row.budget)} ({row.budget_set_by or 'source not recorded'})")
+    if row.likely_cause:
+        lines.append(f"likely cause: {row.likely_cause}")
     return [*lines, f"repeat it with: {row.reproduce}"] if row.reproduce else lines
 
 

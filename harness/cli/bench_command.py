@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.console import console, plugin_option, progress
+from harness.cli.console import plugin_option, progress
+from harness.cli.report_command import print_verdict
 
 if TYPE_CHECKING:
     from harness.bench import Bench
@@ -109,15 +110,12 @@ def _carry_out(run: Bench, start: float) -> int:
         click.echo(f"interrupted; nothing that was finished is lost: mha bench --resume {run.folder.path}", err=True)
         raise
     rendered = render(run.folder.path)
-    screen = console()
-    for line in rendered.verdict_lines:
-        screen.print(line, markup=False)
     failed = [record for record in run.folder.checks() if record.status in BAD_CHECK_STATUSES]
     for record in failed:
-        screen.print(f"{record.implementation}: {record.check} {record.status}: {record.reproduce}", markup=False)
+        click.echo(f"{record.implementation}: {record.check} {record.status}: {record.reproduce}")
     differing = [record for record in run.folder.semantics() if record.status == "differs"]
     for answer in differing:
-        screen.print(f"{answer.implementation}: {answer.probe} differs: {answer.reproduce}", markup=False)
-    screen.print(f"took {(perf_counter() - start) / 60:.1f} minutes", markup=False)
-    click.echo(f"report: {rendered.html}")
+        click.echo(f"{answer.implementation}: {answer.probe} differs: {answer.reproduce}")
+    click.echo(f"took {(perf_counter() - start) / 60:.1f} minutes")
+    print_verdict(rendered)
     return 1 if failed or differing else 0

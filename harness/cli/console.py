@@ -66,6 +66,19 @@ def progress(what: str) -> Iterator[Advance]:
         yield advance
 
 
+def require_device(device: str) -> None:
+    """Refuse a device that this machine does not have, before anything runs on it.
+
+    Raises:
+        UserError: torch sees no device of this type.
+    """
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError("--device cuda: torch sees no CUDA device here; leave the option out for the CPU")
+
+
 def write_json(content: object, file: Path | None = None) -> None:
     """JSON to a file, or to standard output."""
     text = json.dumps(content, indent=2, ensure_ascii=False)

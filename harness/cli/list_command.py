@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 @click.command("list")
 @plugin_option
-@click.option("--device", default="cpu", show_default=True, help="Device type to say availability for.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    type=click.Choice(["cpu", "cuda"]),
+    help="Device type to say availability for.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each implementation.")
 def command(plugins: tuple[Path, ...], device: str, as_json: bool) -> None:
     """What is registered, what it supports, and whether it can run here."""

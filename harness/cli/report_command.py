@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from reports import Rendered
 
 
 @click.command("report")
@@ -16,6 +20,14 @@ def command(run: Path | None, output: Path | None) -> None:
     from reports import render
 
     rendered = render(run or newest_run(), output)
+    print_verdict(rendered)
+
+
+def print_verdict(rendered: Rendered) -> None:
+    """Each workload's verdict, and at the end, where a terminal is read, what to use and where the report is."""
     for line in rendered.verdict_lines:
+        click.echo(line)
+    click.echo()
+    for line in rendered.headline_lines:
         click.echo(line)
     click.echo(f"report: {rendered.html}")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.console import console, output_option, plugin_option, progress, write_json, written
+from harness.cli.console import console, output_option, plugin_option, progress, require_device, write_json, written
+from harness.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,6 +109,9 @@ def command(
 
     if mapping and weights is None:
         raise click.UsageError("--map says how a file names its tensors; give the file by --weights")
+    if weights is None and (layer or num_heads is not None):
+        raise click.UsageError("--layer and --num-heads speak of a checkpoint; give the file by --weights")
+    require_device(device)
     chosen = select(load_with_plugins(plugins), names)
     if semantics:
         _refuse_beside(
@@ -141,6 +145,8 @@ def command(
             reproducers=folder,
         )
         records = list(verified)
+    if not records and (cases or checks):
+        raise UserError("nothing to verify: no check of the suite has this case; a failure prints the whole command")
     order = [each.implementation.name for each in chosen]
     records.sort(key=lambda record: (order.index(record.implementation), selection.dtypes.index(record.dtype)))
     if not _is_stdout(json_file):
@@ -277,9 +283,10 @@ def _print_failure(record: CheckRecord, others: int) -> None:
         screen.print(Text(f"  likely cause: {record.likely_cause}", "bold"))
     if record.budget_set_by:
         screen.print(Text(f"  the budget comes from {record.budget_set_by}", "dim"))
-    screen.print(Text(f"  again: {record.reproduce}", "dim"))
+    # Commands are to be copied: the terminal may wrap them, but no line break is printed into them.
+    screen.print(Text(f"  again: {record.reproduce}", "dim"), soft_wrap=True)
     if record.reproducer:
-        screen.print(Text(f"  without mha: python {shlex.quote(record.reproducer)}", "dim"))
+        screen.print(Text(f"  without mha: python {shlex.quote(record.reproducer)}", "dim"), soft_wrap=True)
 
 
 def _print_causes(records: Sequence[CheckRecord]) -> None:

@@ -75,7 +75,9 @@ def measure_cell(task: CellTask) -> CellResult:
         UserError: a name or a plugin that cannot be loaded.
         ValueError: the inputs hold subnormal numbers.
     """
+    before = RuntimeState.capture()
     chosen = select(load_registry(task.plugins), task.names)
+    before.restore()  # what a plugin's import set for the whole process would change everybody's times
     torch.set_num_threads(task.workload.threads)
     cell = _Cell(task, [registered.implementation for registered in chosen])
     cell.run()
@@ -98,7 +100,7 @@ def case_of(workload: Workload) -> Case:
 
 def bar(implementation: Implementation, workload: Workload) -> tuple[MeasurementStatus, tuple[str, ...]] | None:
     """Why an implementation is not measured on a workload at all: status and every reason; None if it is."""
-    missing = implementation.unavailable(workload.device) or _missing_device(workload.device)
+    missing = implementation.missing_on(workload.device)
     if missing:
         return "unavailable", (missing,)
     unsupported = implementation.why_not(case_of(workload))
@@ -108,10 +110,6 @@ def bar(implementation: Implementation, workload: Workload) -> tuple[Measurement
         return "skipped", (f"verify-only: {implementation.verify_only[workload.device]}",)
     shortfall = work.memory_shortfall(implementation, workload)
     return ("skipped", (shortfall,)) if shortfall else None
-
-
-def _missing_device(device: str) -> str:
-    return "torch sees no CUDA device" if device == "cuda" and not torch.cuda.is_available() else ""
 
 
 @dataclass

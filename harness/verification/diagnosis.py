@@ -2,8 +2,8 @@
 
 What came is held against every formula of `harness.verification.variants`; where none of them fits, a factor is fitted
 to the logits, to the rows of weights and to the gradients, and rows are looked for in other places. A cause is named
-only if it explains the whole tensor within the error budget (or leaves a hundredth of the error), and if several do,
-all of them are named. Nothing is said where nothing fits.
+only if it explains the whole tensor within the error budget (or all but a thousandth of the error), and if several
+do, all of them are named. Nothing is said where nothing fits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from implementations.spec import FullyMaskedRow
 
 WITHIN_BUDGETS = 2.0
 """A fault's formula rounds differently from the right one (larger logits), so it may be off by twice the budget."""
-SHARE_LEFT = 0.01
-"""A fault that leaves at most this share of the error explains it, too."""
+SHARE_LEFT = 1e-3
+"""A fault that leaves at most this share of the error explains most of it, and is named as that."""
 CLEARLY_BETTER = 0.25
 """No fault is named that leaves more than this share of the error, however wide the budget is."""
 MAX_CAUSES = 3
@@ -130,31 +130,35 @@ def _output(symptom: Symptom, others: Sequence[Symptom]) -> str:
     fitting = _known(symptom, others)
     if len(fitting) > MAX_CAUSES:
         about = {VARIANTS[variant] for variant in fitting}
-        return f"several known faults of {about.pop()} would give exactly this" if len(about) == 1 else ""
+        where = f" of {about.pop()}" if len(about) == 1 else ""
+        return f"several known faults{where} would give exactly this; a larger case may tell them apart"
     if fitting:
-        return _in_words([in_words(variant) for variant in fitting])
+        rest = "" if min(fitting.values()) <= WITHIN_BUDGETS else ", and something small besides"
+        return _in_words([in_words(variant) + rest for variant in fitting])
     kinds = (_places, _scale, _row_sums, _first_block)
     return next((_in_words(causes) for kind in kinds if (causes := kind(symptom))), "")
 
 
-def _known(symptom: Symptom, others: Sequence[Symptom]) -> list[Variant]:
-    """Variants that fit, under whatever a wrong implementation may do with rows without any key."""
+def _known(symptom: Symptom, others: Sequence[Symptom]) -> dict[Variant, float]:
+    """Variants that fit, under whatever a wrong implementation may do with rows without any key, and what is left."""
     policies: tuple[FullyMaskedRow, ...] = ("zero", "uniform", "nan")
     for policy in sorted(policies, key=lambda each: each != symptom.fully_masked_row):
         fitting = _fitting(VARIANTS, symptom, policy)
         if fitting:
-            agreeing = [v for v in fitting if all(v in _fitting([v], other, policy) for other in others)]
+            agreeing = {v: left for v, left in fitting.items() if all(_fitting([v], each, policy) for each in others)}
             return agreeing or fitting
-    return []
+    return {}
 
 
-def _fitting(variants: Iterable[Variant], symptom: Symptom, policy: FullyMaskedRow) -> list[Variant]:
-    formula, found = Formula(symptom.call, policy), []
+def _fitting(variants: Iterable[Variant], symptom: Symptom, policy: FullyMaskedRow) -> dict[Variant, float]:
+    """Variants within the budget of what came, else those that leave little of the error, and how much they leave."""
+    formula, close = Formula(symptom.call, policy), {}
     for variant in variants:
         output = variant(formula)
-        if output is not None and _explains(symptom, output):
-            found.append(variant)
-    return found
+        left = math.inf if output is None else distance(symptom.got, output, symptom.budget)
+        if left < math.inf and _fits(left, symptom.error):
+            close[variant] = left
+    return {variant: left for variant, left in close.items() if left <= WITHIN_BUDGETS} or close
 
 
 def _explains(symptom: Symptom, output: Tensor) -> bool:

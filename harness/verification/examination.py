@@ -98,6 +98,9 @@ def _finding(trial: Trial, index: int) -> Finding | None:
     if note or call.missing:
         return Finding(symptom, tuple(expectation.budgets), note)
     got = {"output": call.output, **(call.gradients if _gradients_count(call, policy) else {})}
+    misshapen = tuple(name for name, tensor in got.items() if tensor.shape != expectation.tensors[name].shape)
+    if misshapen:
+        return Finding(symptom, misshapen, f"the gradient of {', '.join(misshapen)} has another shape than it")
     wrong = tuple(comparison.tensor for comparison in evidence(expectation, got).comparisons if not comparison.passed)
     return Finding(symptom, wrong) if wrong else None
 
@@ -116,7 +119,9 @@ def _plainly_wrong(call: Call, trial: Trial) -> str:
 
 
 def _gradients_count(call: Call, policy: str) -> bool:
-    """Where NaN is declared for rows without any key, gradients may be NaN as well."""
+    """Whether gradients have to be right: where NaN is declared for rows without any key, they may be NaN as well."""
+    if call.cotangent is None or set(call.gradients) != {"x", *call.weights}:
+        return False
     hidden = call.hidden
     return policy != "nan" or hidden is None or not bool(hidden.all(dim=-1).any())
 

@@ -198,7 +198,7 @@ def _put_in_child(name: str, plugins: tuple[Path, ...], questions: Questions, fo
 
 def put(probe: Probe, implementation: Implementation, questions: Questions) -> Finding:
     """Put one question in this process."""
-    missing = implementation.unavailable(questions.device)
+    missing = implementation.missing_on(questions.device)
     if missing:
         return Finding("unavailable", missing, answered=False)
     return probe.put_to(Questioned(implementation, questions.device, questions.seed))

@@ -88,7 +88,7 @@ def _cases(check: Check, dtype: str, implementation: Implementation, selection: 
 def run_item(implementation: Implementation, item: Item, selection: Selection) -> CheckRecord:
     """Run one check on one case in this process."""
     unsupported = implementation.why_not(item.case)
-    unavailable = implementation.unavailable(item.case.device)
+    unavailable = implementation.missing_on(item.case.device)
     if unavailable:
         return record(implementation, item, "unavailable", (unavailable,), selection)
     if unsupported:

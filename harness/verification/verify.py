@@ -175,19 +175,29 @@ def reasons_against_timing(records: Sequence[CheckRecord], name: str, workload: 
     """Why verification forbids timing this implementation on this workload; empty if it does not.
 
     A failure bars the dtype, mask and pass that it was seen in; a general one bars all masks and passes. A failure
-    in float64, where "is it the same function" is decided, bars every dtype.
+    in float64, where "is it the same function" is decided, bars every dtype. Without any failure, the answer must have
+    been held against the oracle, and found right, for this very dtype, device, mask and pass.
     """
-    return tuple(
+    mine = [each for each in records if each.implementation == name and each.device == workload.device]
+    needed = {"matches_the_oracle"} | ({"gradients_match_the_oracle"} if workload.mode == "training" else set())
+    shown = {
+        each.check
+        for each in mine
+        if each.status == "passed" and each.dtype == workload.dtype and each.mask == workload.mask
+    }
+    failures = tuple(
         f"{each.check} {each.status} ({each.case}): {each.reasons[0] if each.reasons else 'no reason given'}"
-        for each in records
-        if each.implementation == name
-        and each.status in BAD_CHECK_STATUSES
+        for each in mine
+        if each.status in BAD_CHECK_STATUSES
         and each.status != "unexpected_pass"
         and each.check not in NOT_BARRING
         and each.dtype in (workload.dtype, "float64")
-        and each.device == workload.device
         and each.mask in ("", workload.mask)
         and _concerns(each.mode, workload.mode)
+    )
+    return failures or tuple(
+        f"{check} was not shown for {workload.dtype}, mask {workload.mask} on {workload.device}"
+        for check in sorted(needed - shown)
     )
 
 

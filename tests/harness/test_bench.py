@@ -106,6 +106,16 @@ def test_a_run_of_another_machine_is_not_resumed(preset: Path, capfd: pytest.Cap
     assert "machine elsewhere" in capfd.readouterr().err
 
 
+def test_a_run_is_not_resumed_with_another_version_of_an_implementation(preset: Path, plugin_file, capfd) -> None:
+    path = plugin_file("mine")
+    arguments = ["bench", "mine", "--plugin", str(path), "--preset", str(preset), "--output", "run"]
+    assert run(arguments) == 0
+    path.write_text(path.read_text() + "\n# another version\n")
+    capfd.readouterr()
+    assert run(["bench", "--resume", "run"]) == 2
+    assert "mine.py was edited since run began" in capfd.readouterr().err
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
     before = Path("run/run.json").read_text()

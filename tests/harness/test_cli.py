@@ -185,6 +185,11 @@ BAD = {
     "unknown option": (("list", "--colour"), "No such option"),
     "unknown implementation": (("verify", "flash"), "no implementation named 'flash'; registered: document"),
     "unknown check": (("verify", "--check", "looks_right"), "no check named looks_right; there are:"),
+    "no such case": (
+        ("verify", "einsum", "--case", "b3-s9-d48-h4-causal-float32-inference-cpu"),
+        "nothing to verify: no check of the suite has this case",
+    ),
+    "layer of nothing": (("verify", "einsum", "--layer", "3"), "give the file by --weights"),
     "not a case": (("verify", "--case", "b3"), "'b3' is not the name of a case"),
     "unknown dtype": (("verify", "--dtype", "float31"), "'float31' is not one of"),
     "missing plugin": (("list", "--plugin", "absent.py"), "plugin absent.py: no such file"),

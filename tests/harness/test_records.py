@@ -91,6 +91,8 @@ def test_a_record_cut_short_by_a_kill_is_left_out_and_appending_goes_on(folder: 
     folder.append(check("first"))
     with (folder.path / "checks.jsonl").open("a") as file:
         file.write('{"implementation": "sdpa", "che')
+    with (folder.path / "checks.jsonl").open("ab") as file:
+        file.write("ü".encode()[:1])  # cut within a character
     assert [record.case for record in folder.checks()] == ["first"]
     folder.repair()
     folder.append(check("second"))

@@ -84,7 +84,15 @@ def test_ranking_puts_what_cannot_be_told_apart_together() -> None:
     assert groups["fast"] == groups["equal"] == 1
     assert groups["slow"] == 2
     assert standings[-1].name == "slow"
-    assert [s.median_s for s in standings] == sorted(s.median_s for s in standings)
+    assert [s.group for s in standings] == sorted(s.group for s in standings)
+
+
+def test_nobody_is_alone_in_front_of_one_that_was_not_shown_to_be_slower() -> None:
+    steady = samples(np.full(80, 1.0e-3))
+    slower = samples(np.full(80, 1.05e-3))
+    torn = samples(np.where(np.arange(80) % 5 < 2, 0.9e-3, 1.06e-3))  # its median lies behind `slower`
+    standings = rank({"steady": steady, "slower": slower, "torn": torn}, looks=4, pairs=3, resolution=0.02)
+    assert {s.name: s.group for s in standings} == {"steady": 1, "torn": 1, "slower": 2}
 
 
 def test_false_verdicts_on_identical_times_stay_below_the_stated_rate() -> None:

@@ -69,7 +69,7 @@ def _progressed(on_progress: Progress, start: float, seconds: float, name: str) 
 def _search(registered: Registered, options: Options, seconds: float, on_case: Callable[[], None]) -> Report:
     implementation = registered.implementation
     space = Space.of(implementation, options.dtypes, options.device)
-    unavailable = implementation.unavailable(options.device)
+    unavailable = implementation.missing_on(options.device)
     if not space.dtypes or options.device not in implementation.devices:
         unavailable = f"it supports {', '.join(implementation.dtypes)} on {', '.join(implementation.devices)}"
     if unavailable:
