@@ -104,7 +104,7 @@ def command(
     from harness.verification.fuzz.results import DATABASE, Options
     from harness.verification.real_weights import RealWeights
     from harness.verification.semantics import PROBE_NAMES, Questions
-    from harness.verification.suite import Selection, dtype_of_case
+    from harness.verification.suite import Selection, dtype_of_case, plan
     from harness.verification.verify import CHECK_TIMEOUT_S, verify
 
     if mapping and weights is None:
@@ -135,6 +135,8 @@ def command(
         seed=seed,
         real=RealWeights(weights.resolve(), layer, num_heads, mapping) if weights else None,
     )
+    if not any(plan(each.implementation, selection) for each in chosen):
+        raise UserError("nothing to verify: no check of the suite has this case; a failure prints the whole command")
     _announce(selection)
     with _folder_for_scripts(reproducers) as folder, progress("verifying") as advance:
         verified = verify(
@@ -145,8 +147,6 @@ def command(
             reproducers=folder,
         )
         records = list(verified)
-    if not records and (cases or checks):
-        raise UserError("nothing to verify: no check of the suite has this case; a failure prints the whole command")
     order = [each.implementation.name for each in chosen]
     records.sort(key=lambda record: (order.index(record.implementation), selection.dtypes.index(record.dtype)))
     if not _is_stdout(json_file):
