@@ -279,7 +279,7 @@ def test_verify_prints_the_cause_and_the_script(zoo: Path, tmp_path: Path, capfd
     arguments = ("verify", "scale_missing", "--plugin", str(zoo), "--dtype", "float32", "--check", "matches_the_oracle")
     code = mha((*arguments, "--reproducers", str(tmp_path / "scripts")))
     out = capfd.readouterr().out
-    scripts = sorted((tmp_path / "scripts").iterdir())
+    scripts = sorted((tmp_path / "scripts").glob("*.py"))  # large tensors lie beside their script
     assert code == 1
     assert out.count("without mha: ") == len(scripts) > 10
     assert all(str(script) in out for script in scripts)
