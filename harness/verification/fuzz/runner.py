@@ -13,7 +13,11 @@ from harness.verification.fuzz.trial import Outcome, explain_case, run_case
 
 PATIENCE_S = 10.0
 """After this long without a result a case hangs; the slowest takes a second."""
+LEAST_S = 0.5
+"""What a call gets however short the time is."""
 PATIENCE_WHERE_SLOW_S = 120.0
+LEAST_WHERE_SLOW_S = 30.0
+"""The first call compiles or imports what is interpreted."""
 GRACE_S = 60.0
 """For a child to start and for the oracle, beside the call itself."""
 HANG = "timeout"
@@ -28,6 +32,7 @@ class Runner:
         self.counts: Counter[str] = Counter()
         """Cases by how they ended."""
         self.patience_s = PATIENCE_WHERE_SLOW_S if is_slow else PATIENCE_S
+        self.least_s = LEAST_WHERE_SLOW_S if is_slow else LEAST_S
         self._children = children
         self._outcomes: dict[FuzzCase, Outcome] = {}
 

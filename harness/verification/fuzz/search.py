@@ -113,12 +113,14 @@ class _Search:
         self.closed: set[str] = set()
         self.hunted: str | None = None
         """The kind that is being shrunk."""
+        self.hangs = False
+        """Whether a hang was confirmed, which makes every further case expensive."""
 
     def findings(self) -> Iterator[CheckRecord]:
-        """Replay, then search until the time for it is over or a hang makes every further case expensive."""
+        """Replay, then search until the time for it is over or a hang is found."""
         yield from self._round(0, (Phase.reuse, Phase.shrink), one_kind=False)
         for number in count() if self.options.rounds is None else range(self.options.rounds):
-            if time.monotonic() > self._after(GENERATING) or HANG in self.closed:
+            if time.monotonic() > self._after(GENERATING) or self.hangs:
                 return
             yield from self._round(number, (Phase.generate, Phase.shrink), one_kind=True)
 
@@ -186,7 +188,7 @@ class _Search:
     def _timeout(self) -> float:
         """Patience, less where it would eat the time up: each step of shrinking a hang costs it once."""
         steps = 60.0 if self.hunted == HANG else 10.0
-        return min(self.runner.patience_s, max(0.5, self.seconds / steps))
+        return min(self.runner.patience_s, max(self.runner.least_s, self.seconds / steps))
 
     def _closed(self, failures: Sequence[_FailureError]) -> Iterator[CheckRecord]:
         for failure in failures:
@@ -205,6 +207,7 @@ class _Search:
         for case in dict.fromkeys([failure.case, self.first[kind]]):
             again = self.runner.run_alone(case)
             if again.kind == kind:
+                self.hangs |= kind == HANG
                 record = finding(registered, self.options, case, again)
                 return self.runner.explained(case, record, self.options.reproducers)
         return None if kind == HANG else finding(registered, self.options, failure.case, failure.outcome, BY_CHANCE)

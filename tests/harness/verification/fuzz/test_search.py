@@ -61,7 +61,7 @@ def test_a_crash_is_a_finding_and_shrunk(search, wrong_ones) -> None:
 
 
 def test_a_hang_is_a_finding_and_shrunk(search, wrong_ones) -> None:
-    record = only_finding(search(wrong_ones("hangs")[0]))
+    record = only_finding(search(wrong_ones("hangs")[0], 30.0))
     assert record.status == "timeout"
     assert record.reasons[0].startswith("B 4, S 1, H 1, d_k 1;")
     assert "in hangs" in record.reasons[1]
