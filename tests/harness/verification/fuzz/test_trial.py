@@ -61,3 +61,44 @@ def test_an_answer_that_rounding_drowns_is_no_evidence() -> None:
     drowned = {"batch_size": 1, "seq_len": 40, "mode": "inference", "logit_scale": 300.0}
     assert outcome_of("sdpa", dtype="bfloat16", **drowned).status == "no_evidence"
     assert outcome_of("sdpa", dtype="float64", **drowned).status == "passed"
+
+
+FALSE_ALARMS = {
+    "keys alike, so a row sum's error does not average out": FuzzCase(
+        batch_size=1, seq_len=44, num_heads=1, head_dim=5, mode="training", item_scale=1e-3
+    ),
+    "a token that only its query reaches": FuzzCase(
+        batch_size=3,
+        seq_len=255,
+        num_heads=1,
+        head_dim=8,
+        mode="training",
+        is_causal=True,
+        mask=MaskPlan("bhqk", "padding", "kept", "expanded"),
+        x_layout="step 2 in tokens",
+        x_scale=1e-3,
+        logit_scale=0.1,
+        numbers=132,
+    ),
+    "a long sum of one sign": FuzzCase(
+        batch_size=4,
+        seq_len=306,
+        num_heads=1,
+        head_dim=2,
+        x_layout="expanded",
+        item_scale=17.3,
+        logit_scale=0.1,
+        numbers=1,
+    ),
+    "few channels and large logits": FuzzCase(
+        batch_size=1, seq_len=436, num_heads=1, head_dim=3, mode="training", item_scale=17.3, logit_scale=0.1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["einsum", "sdpa"])
+@pytest.mark.parametrize("case", FALSE_ALARMS.values(), ids=FALSE_ALARMS)
+def test_what_once_was_a_false_alarm_is_well_within_the_budget(name: str, case: FuzzCase) -> None:
+    outcome = run_case(name, (), case, timeout_s=60.0)
+    assert outcome.worst is not None
+    assert outcome.worst.budget_used < 0.5
