@@ -214,26 +214,47 @@ def _in_places(what: str, places: list[int]) -> str:
 
 
 def _scale(symptom: Symptom) -> list[str]:
-    """A factor on all logits, found by a search over five orders of magnitude."""
+    """A factor on all logits: that of a padded d_k, or one found by a search over five orders of magnitude."""
     formula = symptom.formula()
-    got, budget = symptom.got, symptom.budget
-    if not bool(got.isfinite().all()):
+    if not bool(symptom.got.isfinite().all()):
         return []
-
-    def squares(log_factor: float) -> float:
-        return float(((formula.shaping(formula.logits * math.exp(log_factor)) - got) / budget).square().mean())
-
-    grid = [index / 5.0 for index in range(-30, 31)]
-    start = min(grid, key=squares)
-    found = minimize_scalar(squares, bounds=(start - 0.2, start + 0.2), method="bounded", options={"xatol": 1e-9})
-    factor = math.exp(float(found.x))
+    for size in _PADDED:
+        padded = size * math.ceil(formula.head_dim / size)
+        factor = math.sqrt(formula.head_dim / padded)
+        if padded != formula.head_dim and _explains(symptom, formula.shaping(formula.logits * factor)):
+            return [f"{_too_large(factor)}, as if d_k were {padded} instead of {formula.head_dim}"]
+    factor = _fitted_scale(symptom, formula)
     if not _explains(symptom, formula.shaping(formula.logits * factor)):
         return []
+    if torch.finfo(symptom.call.x.dtype).eps > _FINE:
+        return [_too_large(float(f"{factor:.3g}"))]  # more digits would be rounding
     seems = formula.head_dim / factor**2
     whole = round(seems)
-    padded = whole not in (0, formula.head_dim) and abs(seems / whole - 1.0) < 1e-3
-    words = f"logits are {_number(factor)} times as large as 1/sqrt(d_k) makes them"
-    return [words + (f", as if d_k were {whole} instead of {formula.head_dim}" if padded else "")]
+    if whole in (0, formula.head_dim) or abs(seems / whole - 1.0) > 1e-3:
+        return [_too_large(factor)]
+    return [f"{_too_large(factor)}, as if d_k were {whole} instead of {formula.head_dim}"]
+
+
+_PADDED = (8, 16, 32, 64, 128)
+"""What head dims are padded to a multiple of."""
+_FINE = 1e-5
+"""Largest eps of a dtype in which a fitted factor has five digits that mean something."""
+
+
+def _too_large(factor: float) -> str:
+    return f"logits are {_number(factor)} times as large as 1/sqrt(d_k) makes them"
+
+
+def _fitted_scale(symptom: Symptom, formula: Formula) -> float:
+    """The factor on the logits that comes nearest, in budgets, to what came."""
+
+    def squares(log_factor: float) -> float:
+        output = formula.shaping(formula.logits * math.exp(log_factor))
+        return float(((output - symptom.got) / symptom.budget).square().mean())
+
+    start = min((index / 5.0 for index in range(-30, 31)), key=squares)
+    found = minimize_scalar(squares, bounds=(start - 0.2, start + 0.2), method="bounded", options={"xatol": 1e-9})
+    return math.exp(float(found.x))
 
 
 def _row_sums(symptom: Symptom) -> list[str]:

@@ -245,6 +245,14 @@ def test_a_factor_on_the_logits_is_printed(factor: float) -> None:
     assert f"{factor:.5g} times" in words
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])  # bfloat16 rounds the difference away
+def test_a_padded_head_dim_is_named(dtype: str) -> None:
+    call = call_of(replace(CORE, mask="padding", dtype=dtype))
+    formula = Formula(call, "zero")
+    words = diagnose(symptom_of(call, formula.shaping(formula.logits * math.sqrt(12 / 16))))
+    assert words == "logits are 0.86603 times as large as 1/sqrt(d_k) makes them, as if d_k were 16 instead of 12"
+
+
 @pytest.mark.parametrize("total", [0.5, 0.99, 2.0])
 def test_what_rows_sum_to_is_printed(total: float) -> None:
     call = call_of(CORE)
