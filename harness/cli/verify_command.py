@@ -185,7 +185,7 @@ def _folder_for_scripts(named: Path | None) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        if not any(folder.iterdir()):
+        if folder.is_dir() and not any(folder.iterdir()):  # long runs outlive a cleaning of temporary files
             folder.rmdir()
 
 

@@ -47,8 +47,8 @@ SAMPLES = 2
 STORED_ULPS = 2.0
 CANCELLED_ULPS = 4.0
 _NOISE_LENGTH = 2_097_143
-_LOG_BIAS = 1.27
-"""Minus the mean logarithm of a squared standard normal deviate (Euler's constant plus log 2)."""
+_LOG_BIAS = 0.635
+"""Minus the mean logarithm of a standard normal deviate's magnitude (half of Euler's constant plus log 2)."""
 _NEIGHBOURS = 4
 
 
@@ -73,9 +73,8 @@ class SimulatedRounding:
             return value
         # How large an error is need not be known to more than float32, which halves the cost of the second product.
         squares = left.float().square_() @ right.float().square_()
-        squares.add_(value.square().float(), alpha=1 / 3)
-        summing = squares.sqrt_().mul_(self.sum_unit * math.sqrt(left.shape[-1]))
-        return self.store(self._moved(value, summing.to(value.dtype)))
+        summing = squares.sqrt_().to(value.dtype).hypot_(value / math.sqrt(3.0))
+        return self.store(self._moved(value, summing.mul_(self.sum_unit * math.sqrt(left.shape[-1]))))
 
     def summed(self, value: Tensor, length: int) -> Tensor:
         """Value + (u sqrt(n / 3) |value| + t) xi."""
@@ -146,7 +145,8 @@ def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int 
     spread = {name: torch.zeros_like(tensor) for name, tensor in _tensors(exact).items()}
     for _ in range(samples):
         for name, rounded in _tensors(solve(problem, rounding)).items():
-            spread[name] += (rounded - _tensors(exact)[name]).square() / samples
+            # Not a sum of squares: gradients of tokens that hardly count are 1e-160, and squares of that are 0.
+            spread[name].hypot_((rounded - _tensors(exact)[name]) / math.sqrt(samples))
     oracle_error = 2.0 if dtype == torch.float64 else 1.0
     budgets = {
         name: SAFETY * oracle_error * (pooled(spread[name]) + rounding.unit * tensor.abs() + rounding.tiny)
@@ -156,29 +156,30 @@ def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int 
     return Expectation(exact, budgets, f"{words} with logits of up to {exact.largest_logit:.3g} in magnitude")
 
 
-def pooled(squares: Tensor) -> Tensor:
-    """The spread at each element, from few samples of its square: (..., n) to (..., n).
+def pooled(spread: Tensor) -> Tensor:
+    """The spread at each element, from that of few samples (its root mean square): (..., n) to (..., n).
 
     Two samples say little of a single element, but rows share a spread, and so do columns (a trained model's x has
     channels a hundred times as large as the others). So it is the largest of three estimates: the element's own, its
-    row's mean, and the product of a factor for its row and one for its column, each a geometric mean, so that a large
-    column does not decide what the rows are, nor a large row what the columns are. One rounding (of a row's normaliser,
-    say) may make up most of a row's error, so that two samples say little of a whole row either: its factor is no less
-    than the median of its neighbours'. NaN (of rows expected to be NaN) and exact zeros are left out.
+    row's root mean square, and the product of a factor for its row and one for its column, each a geometric mean, so
+    that a large column does not decide what the rows are, nor a large row what the columns are. One rounding (of a
+    row's normaliser, say) may make up most of a row's error, so that two samples say little of a whole row either: its
+    factor is no less than the median of its neighbours'. NaN (of rows expected to be NaN) and exact zeros are left out.
     """
-    if squares.numel() == 0:
-        return squares
-    known = squares.nan_to_num(0.0)
-    row = known.mean(dim=-1, keepdim=True)
+    if spread.numel() == 0:
+        return spread
+    known = spread.nan_to_num(0.0)
+    row = known.square().mean(dim=-1, keepdim=True).sqrt()
     table = known.reshape(-1, known.shape[-1])
     present = table > 0
     logs = torch.where(present, table, 1.0).log()
-    row_log = logs.sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp(min=1)
+    row_log = logs.sum(1, keepdim=True) / present.sum(1, keepdim=True)
+    row_log = row_log.nan_to_num(nan=-math.inf)  # of a row without any: it says nothing of its neighbours
     row_log = torch.maximum(row_log, _median_of_neighbours(row_log.reshape(known.shape[:-1])).reshape(row_log.shape))
     column_log = logs.sum(0) / present.sum(0).clamp(min=1)
     whole_log = logs.sum() / present.sum().clamp(min=1)
     product = torch.where(present, (row_log + column_log - whole_log + _LOG_BIAS).exp(), 0.0)
-    return torch.maximum(torch.maximum(known, row), product.reshape(known.shape)).sqrt()
+    return torch.maximum(torch.maximum(known, row), product.reshape(known.shape))
 
 
 def _median_of_neighbours(rows: Tensor) -> Tensor:

@@ -90,6 +90,16 @@ FALSE_ALARMS = {
         logit_scale=0.1,
         numbers=1,
     ),
+    "a gradient so small that its square is zero": FuzzCase(
+        batch_size=3,
+        seq_len=11,
+        num_heads=1,
+        head_dim=5,
+        dtype="float64",
+        mode="training",
+        mask=MaskPlan("qk", "nothing", "emptied", "contiguous"),
+        logit_scale=300.0,
+    ),
     "few channels and large logits": FuzzCase(
         batch_size=1, seq_len=436, num_heads=1, head_dim=3, mode="training", item_scale=17.3, logit_scale=0.1
     ),
