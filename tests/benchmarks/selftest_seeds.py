@@ -43,7 +43,8 @@ class Margins:
     def in_short(self) -> str:
         """Both margins in a few words, so that a run cut short has shown them."""
         share = max(record.budget_used or 0.0 for record in self.of_right.values())
-        return f"so far right ones use up to {share:.2f} of a budget, numeric mutants {min(self.of_numeric.values())[0]:.2f}"
+        least = min(self.of_numeric.values())[0]
+        return f"so far right ones use up to {share:.2f} of a budget, numeric mutants at least {least:.2f}"
 
     def add_numeric(self, name: str, excess: tuple[float, str]) -> None:
         self.of_numeric[name] = min(excess, self.of_numeric.get(name, (math.inf, "")))
@@ -122,9 +123,8 @@ def main(seeds: int, first: int, without: tuple[str, ...]) -> None:
         survivors, alarms = run_seed(seed, without, margins)
         good = good and not survivors and not alarms
         duration = time.monotonic() - start
-        click.echo(
-            f"seed {seed}: {wrong - survivors} of {wrong} caught, {alarms} false alarms, {duration:.0f} s; {margins.in_short()}"
-        )
+        score = f"{wrong - survivors} of {wrong} caught, {alarms} false alarms"
+        click.echo(f"seed {seed}: {score}, {duration:.0f} s; {margins.in_short()}")
     click.echo("\nright implementations: the largest share of a budget")
     for dtype, worst in margins.of_right.items():
         click.echo(f"  {dtype}: {worst.budget_used:.2f} ({worst.implementation}, {worst.check}, {worst.case})")
