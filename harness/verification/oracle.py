@@ -68,6 +68,10 @@ class Rounding(Protocol):
         """Left @ right, with the error of summing its terms and of storing the result."""
         ...
 
+    def mixed(self, weights: Tensor, values: Tensor) -> Tensor:
+        """P V: a product whose terms may all be alike."""
+        ...
+
     def summed(self, value: Tensor, length: int) -> Tensor:
         """Round a sum of `length` terms of one sign."""
         ...
@@ -87,6 +91,10 @@ class Exact:
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Left @ right."""
         return left @ right
+
+    def mixed(self, weights: Tensor, values: Tensor) -> Tensor:
+        """P V."""
+        return weights @ values
 
     def summed(self, value: Tensor, length: int) -> Tensor:  # noqa: ARG002 - protocol
         """The value itself."""
@@ -127,7 +135,7 @@ class _Solver:
     def solve(self) -> Solution:
         heads = torch.empty_like(self.q)  # (B, H, S, d_k)
         for rows in self._chunks():
-            heads[:, :, rows] = self.rounding.product(self._weights(rows)[0], self.v)
+            heads[:, :, rows] = self.rounding.mixed(self._weights(rows)[0], self.v)
         merged = self._merge(heads)
         output = self.rounding.product(merged, self.w["W_o.weight"].T) + self.w["W_o.bias"]
         gradients = {} if self.problem.cotangent is None else self._gradients(merged)
