@@ -176,11 +176,16 @@ def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int 
             spread[name].hypot_((rounded - _tensors(exact)[name]) / math.sqrt(samples))
     oracle_error = 2.0 if dtype == torch.float64 else 1.0
     budgets = {
-        name: SAFETY * oracle_error * (pooled(spread[name] + rounding.unit * tensor.abs()) + rounding.tiny)
+        name: SAFETY * oracle_error * (_spread(spread[name], tensor) + rounding.unit * tensor.abs() + rounding.tiny)
         for name, tensor in _tensors(exact).items()
     }
     words = f"{str(dtype).removeprefix('torch.')} rounding (u = {rounding.unit:.1e})"
     return Expectation(exact, budgets, f"{words} with logits of up to {exact.largest_logit:.3g} in magnitude")
+
+
+def _spread(of_samples: Tensor, exact: Tensor) -> Tensor:
+    """Pooled; what float64 itself rounds away shows as 0, and would pass for an answer without any error."""
+    return pooled(of_samples.maximum(exact.abs() * unit_roundoff(torch.float64)))
 
 
 def pooled(spread: Tensor) -> Tensor:
