@@ -4,10 +4,13 @@
 all weights, as a layer within a network does. A training call drops the previous gradients first, as a training
 step's `zero_grad` does: adding to old gradients would be other work, and dropping them costs microseconds.
 
+Copies of x take turns, so that an answer kept for the tensor that came last is no use, nor is x always in the caches.
 A module without the causal flag is handed the dense mask, built once beforehand, as its user would keep it.
 """
 
 from __future__ import annotations
+
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -15,6 +18,9 @@ from torch import Tensor
 from harness.subject import Answer, Subject
 from harness.verification.inputs import Inputs
 from implementations.spec import Mode
+
+COPIES = 4
+"""Of x, equal in all but where they lie."""
 
 
 class TimedCall:
@@ -27,17 +33,21 @@ class TimedCall:
         self._subject = subject
         self._inputs = inputs
         self._trains = mode == "training"
-        self._x = inputs.x.detach().clone().requires_grad_(self._trains)
+        copies = [inputs.x.detach().clone().requires_grad_(self._trains) for _ in range(COPIES)]
+        self._turns = cycle(copies)
+        self._x = copies[0]
         self._output: Tensor | None = None
         subject.module.train(self._trains)
 
     def __call__(self) -> None:
-        """Run forward, and in training backward."""
+        """Run forward, and in training backward, on the next copy of x."""
         if self._trains:
             self._drop_gradients()
+            self._x = next(self._turns)
             self._output = self._forward()
             self._output.backward(self._inputs.cotangent)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         else:
+            self._x = next(self._turns)
             with torch.no_grad():
                 self._output = self._forward()
 

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from harness.children import Children, Died, Task
 from harness.measurement import work
-from harness.measurement.cell import CellResult, CellTask, Settings, measure_cell
+from harness.measurement.cell import CellResult, CellTask, Settings, bar, measure_cell
 from harness.measurement.timing import OVERDRAFT
 from harness.records import Measurement, MeasurementStatus, RunFolder, Workload
 from harness.registry import Registered
+from implementations.spec import Implementation
 
 Blocked = Callable[[str, Workload], tuple[str, ...]]
 """Given an implementation's name and a workload, why verification bars it; empty if it does not."""
@@ -56,8 +57,8 @@ def run_sweep(
         on_progress: told of each cell as it begins, and of the end.
     """
     folder.repair()
-    sweep = _Sweep(folder, tuple(plugins), settings, blocked)
-    sweep.run(workloads, [entry.implementation.name for entry in registered], on_progress)
+    implementations = {entry.implementation.name: entry.implementation for entry in registered}
+    _Sweep(folder, implementations, tuple(plugins), settings, blocked).run(workloads, on_progress)
 
 
 def cost_s(workload: Workload, settings: Settings) -> float:
@@ -92,17 +93,18 @@ class _Pace:
 @dataclass
 class _Sweep:
     folder: RunFolder
+    implementations: Mapping[str, Implementation]
     plugins: tuple[Path, ...]
     settings: Settings
     blocked: Blocked
     pace: _Pace = field(default_factory=_Pace)
 
-    def run(self, workloads: Sequence[Workload], names: Sequence[str], on_progress: OnProgress) -> None:
+    def run(self, workloads: Sequence[Workload], on_progress: OnProgress) -> None:
         recorded = _by_workload(self.folder.measurements())
         costs = [cost_s(workload, self.settings) for workload in workloads]
         for index, workload in enumerate(workloads):
             before = recorded.get(workload.key, {})
-            missing = [name for name in names if name not in before]
+            missing = [name for name in self.implementations if name not in before]
             if missing:
                 on_progress(index, len(workloads), _title(workload), self.pace.left_s(sum(costs[index:])))
                 begin = time.perf_counter()
@@ -128,11 +130,15 @@ class _Sweep:
         self.folder.write_info(info.model_copy(update={"phases_s": {**info.phases_s, **total}}))
 
     def _measure(self, workload: Workload, names: Sequence[str]) -> CellResult:
-        reasons = {name: self.blocked(name, workload) for name in names}
+        reasons = {name: self._blocked(name, workload) for name in names}
         barred = [_unmeasured(workload, name, "unverified", *why) for name, why in reasons.items() if why]
         free = tuple(name for name in names if not reasons[name])
         measured = self._measure_together(workload, free) if free else CellResult((), {})
         return CellResult((*barred, *measured.measurements), measured.phases_s)
+
+    def _blocked(self, name: str, workload: Workload) -> tuple[str, ...]:
+        """Why verification bars it; what cannot be measured anyhow is not said to lack proof."""
+        return () if bar(self.implementations[name], workload) else self.blocked(name, workload)
 
     def _measure_together(self, workload: Workload, names: tuple[str, ...]) -> CellResult:
         task = CellTask(workload, names, self.plugins, self.settings)

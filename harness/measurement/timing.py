@@ -31,11 +31,12 @@ BLOCK_S = 0.005
 WARM_UP_S = 0.05
 WARM_UP_BLOCKS = 5
 """The fastest of these sets the repeats: a first block that met with noise would otherwise make blocks too short."""
-WARM_UP_AT_MOST_S = 0.5
+WARM_UP_AT_MOST_S = 0.1
+"""A call that takes longer gets one: it ran once before, and what it gains by running again is small beside itself."""
 FIRST_LOOK = 80
 LEAST_ROUNDS = 9
 ROUNDS_AT_ANY_COST = 3
-OVERDRAFT = 16.0
+OVERDRAFT = 32.0
 """How many budgets a cell may take for the rounds that a finite interval needs: without one, even a tenfold
 difference stays unresolved, and all the rounds so far were for nothing."""
 

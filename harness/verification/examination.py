@@ -187,21 +187,34 @@ def _smallest(finding: Finding, trial: Trial) -> tuple[Reproduction | None, str]
     own = [each for each in trial.calls if each.module is call.module]
     at = own.index(call)
     alone = _judging(finding, [call], 0, implementation)
+    alike = [each for each in own[: at + 1] if _is_alike(each, call)]
+    over = _judging(finding, alike, len(alike) - 1, implementation, written_over=True)
     candidates = (
         (alone, ""),
         (_judging(finding, own[: at + 1], at, implementation), "only after an earlier call: something is kept"),
         (_judging(finding, own, at, implementation), "only with another call before the backward pass"),
+        (over, "only where its data come in the tensors of an earlier call: something is kept for the tensor itself"),
         (replace(alone, attempts=ATTEMPTS_BY_CHANCE), "not at every call: chance, such as dropout"),
     )
     return next((each for each in candidates if each[0].shows_the_fault(implementation)), (None, ""))
 
 
-def _judging(finding: Finding, calls: Sequence[Call], judged: int, implementation: Implementation) -> Reproduction:
+def _is_alike(earlier: Call, call: Call) -> bool:
+    """Whether a call's data can be written into an earlier one's tensors."""
+    forms = [
+        tuple(None if t is None else (t.shape, t.stride()) for t in (each.x, each.mask)) for each in (earlier, call)
+    ]
+    return forms[0] == forms[1] and earlier.cotangent is call.cotangent is None
+
+
+def _judging(
+    finding: Finding, calls: Sequence[Call], judged: int, implementation: Implementation, *, written_over: bool = False
+) -> Reproduction:
     call, budgets = finding.symptom.call, finding.symptom.expectation.budgets
     return Reproduction(
         weights=call.weights,
         num_heads=call.num_heads,
-        calls=[_as_made(each) for each in calls],
+        calls=[{**_as_made(each), "written_over": written_over and number > 0} for number, each in enumerate(calls)],
         judged=judged,
         budgets={name: budgets[name] for name in finding.wrong},
         fully_masked_row=implementation.fully_masked_row,
@@ -216,6 +229,7 @@ def _as_made(call: Call) -> dict[str, Any]:
         "training": call.training,
         "with_gradients": call.with_gradients,
         "cotangent": call.cotangent,
+        "written_over": False,
     }
 
 
@@ -228,4 +242,5 @@ def _as_asked(inputs: Inputs) -> dict[str, Any]:
         "training": training,
         "with_gradients": training,
         "cotangent": inputs.cotangent if training else None,
+        "written_over": False,
     }

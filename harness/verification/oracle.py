@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -80,6 +81,10 @@ class Rounding(Protocol):
         """Round a result whose terms cancel: the error scales with `magnitude`, the sum of their magnitudes."""
         ...
 
+    def exponential(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
+        """What errors of the exponents, `cancelled` with this magnitude, do to weights beyond their first order."""
+        ...
+
 
 class Exact:
     """No rounding at all."""
@@ -101,6 +106,10 @@ class Exact:
         return value
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002 - protocol
+        """The value itself."""
+        return value
+
+    def exponential(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002 - protocol
         """The value itself."""
         return value
 
@@ -133,13 +142,27 @@ class _Solver:
         self.largest_logit = 0.0
 
     def solve(self) -> Solution:
-        heads = torch.empty_like(self.q)  # (B, H, S, d_k)
-        for rows in self._chunks():
-            heads[:, :, rows] = self.rounding.mixed(self._weights(rows)[0], self.v)
+        dy = None if self.problem.cotangent is None else self.problem.cotangent.to(self.x.dtype)
+        dheads = None if dy is None else self._split(self.rounding.product(dy, self.w["W_o.weight"]))
+        heads, dprojected = self._attention(dheads)
         merged = self._merge(heads)
         output = self.rounding.product(merged, self.w["W_o.weight"].T) + self.w["W_o.bias"]
-        gradients = {} if self.problem.cotangent is None else self._gradients(merged)
+        gradients = {} if dy is None else self._gradients(dy, merged, dprojected)
         return Solution(self.rounding.store(output), gradients, self.largest_logit)
+
+    def _attention(self, dheads: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """P V and, given its gradient, those of Q, K and V by name; all are (B, H, S, d_k).
+
+        In one pass, so that the weights of a row are computed once.
+        """
+        heads = torch.empty_like(self.q)
+        gradients = {} if dheads is None else {name: torch.zeros_like(self.q) for name in "qkv"}
+        for rows in self._chunks():
+            weights, empty = self._weights(rows)
+            heads[:, :, rows] = self.rounding.mixed(weights, self.v)
+            if dheads is not None:
+                self._add_gradients(gradients, rows, weights, empty, dheads[:, :, rows])
+        return heads, gradients
 
     def _project(self, name: str) -> Tensor:
         projected = self.rounding.product(self.x, self.w[f"W_{name}.weight"].T) + self.w[f"W_{name}.bias"]
@@ -167,7 +190,8 @@ class _Solver:
     def _weights(self, rows: slice) -> tuple[Tensor, Tensor | None]:
         """P of some rows (B, H, R, S), and which of these rows have no key left (broadcastable, 1 at the end)."""
         q, k, hidden = self.q[:, :, rows], self.k.transpose(-1, -2), self._hidden(rows)
-        logits = self.rounding.cancelled(q @ k * self.scale, lambda: q.abs() @ k.abs() * self.scale)
+        magnitude = cache(lambda: q.abs() @ k.abs() * self.scale)
+        logits = self.rounding.cancelled(q @ k * self.scale, magnitude)
         empty = None
         if hidden is not None:
             empty = hidden.all(dim=-1, keepdim=True)
@@ -175,7 +199,8 @@ class _Solver:
         largest = logits.nan_to_num(neginf=0.0).abs_().amax(-1, keepdim=True) if logits.numel() else logits[..., :1]
         if largest.numel():
             self.largest_logit = max(self.largest_logit, float(largest.max()))
-        weights = self._round_weights(torch.softmax(logits, dim=-1), largest)
+        weights = self.rounding.exponential(torch.softmax(logits, dim=-1), magnitude)
+        weights = self._round_weights(weights, largest)
         if empty is not None:
             weights = torch.where(empty, self._empty_row_weight(), weights)
         return weights, empty
@@ -194,14 +219,10 @@ class _Solver:
         value = {"uniform": 1.0 / max(1, self.seq_len), "zero": 0.0, "nan": math.nan}
         return self.q.new_tensor(value[self.problem.fully_masked_row])
 
-    def _gradients(self, merged: Tensor) -> dict[str, Tensor]:
-        assert self.problem.cotangent is not None
-        dy = self.problem.cotangent.to(self.x.dtype)
-        dheads = self._split(self.rounding.product(dy, self.w["W_o.weight"]))
-        projected = dict(zip("qkv", self._attention_gradients(dheads), strict=True))
+    def _gradients(self, dy: Tensor, merged: Tensor, dprojected: Mapping[str, Tensor]) -> dict[str, Tensor]:
         gradients = self._parameter_gradients("o", dy, merged)
         gradients["x"] = torch.zeros_like(self.x)
-        for name, d in projected.items():
+        for name, d in dprojected.items():
             gradients |= self._parameter_gradients(name, self._merge(d), self.x)
             gradients["x"] += self.rounding.product(self._merge(d), self.w[f"W_{name}.weight"])
         return gradients
@@ -215,19 +236,16 @@ class _Solver:
             f"W_{name}.bias": self.rounding.product(d_rows, ones).squeeze(-1),
         }
 
-    def _attention_gradients(self, dheads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dQ, dK, dV from the gradient of P V: dS = P * (dP - rowsum(P * dP)) with dP = dO V^T."""
-        dq, dk, dv = (torch.zeros_like(self.q) for _ in range(3))
-        for rows in self._chunks():
-            weights, empty = self._weights(rows)
-            do = dheads[:, :, rows]
-            dv += self.rounding.product(weights.transpose(-1, -2), do)
-            dlogits = self._logit_gradients(weights, do)
-            if empty is not None:
-                dlogits = dlogits.masked_fill(empty, 0.0)
-            dq[:, :, rows] = self.rounding.product(dlogits, self.k) * self.scale
-            dk += self.rounding.product(dlogits.transpose(-1, -2), self.q[:, :, rows]) * self.scale
-        return dq, dk, dv
+    def _add_gradients(
+        self, gradients: Mapping[str, Tensor], rows: slice, weights: Tensor, empty: Tensor | None, do: Tensor
+    ) -> None:
+        """What some rows add to dQ, dK and dV: dS = P * (dP - rowsum(P * dP)) with dP = dO V^T."""
+        gradients["v"].add_(self.rounding.product(weights.transpose(-1, -2), do))
+        dlogits = self._logit_gradients(weights, do)
+        if empty is not None:
+            dlogits = dlogits.masked_fill(empty, 0.0)
+        gradients["q"][:, :, rows] = self.rounding.product(dlogits, self.k) * self.scale
+        gradients["k"].add_(self.rounding.product(dlogits.transpose(-1, -2), self.q[:, :, rows]) * self.scale)
 
     def _logit_gradients(self, weights: Tensor, do: Tensor) -> Tensor:
         """The gradient of some rows of logits, dS (B, H, R, S).

@@ -35,7 +35,7 @@ MAX_INLINE_BYTES = 1 << 19
 ATTEMPTS_BY_CHANCE = 30
 """How often a fault that comes and goes is tried."""
 LINE = 100
-_CALL = ("x", "mask", "is_causal", "training", "with_gradients", "cotangent")
+_CALL = ("x", "mask", "is_causal", "training", "with_gradients", "cotangent", "written_over")
 _COMMON = (standalone.load_implementation, standalone.load_module, standalone.tensor, standalone.build)
 _FOR_ANSWERS = (
     standalone.copy_of,

@@ -17,6 +17,9 @@ This is Monte Carlo arithmetic (D. S. Parker, UCLA CSD-970002, 1997) with the an
   makes the budget just that;
 * a logit moves by up to 4 u times ``sum |q||k| / sqrt(d_k)``, not times itself: its terms cancel, and the
   error of the products, of the scaling, of subtracting the row's maximum and of the exponent's argument does not;
+* a weight moves by a factor of up to e^d, d being its logit's error: the perturbed logits show d, to first order, and
+  what goes beyond, P (e^d - 1 - d), is added, for it hardly shows in few runs, half of which make the weight smaller.
+  It matters where d nears 1: 16-bit logits in the hundreds;
 * a row of weights moves as a whole by 4 u times its largest logit: its normaliser is rounded once; and by the error
   of that sum of n positive terms, u sqrt(n / 3);
 * a gradient of a logit moves by up to 4 u times ``P (|dP| + sum P |dP|)``, for the same reason;
@@ -54,6 +57,10 @@ _NOISE_LENGTH = 2_097_143
 _LOG_BIAS = 0.635
 """Minus the mean logarithm of a standard normal deviate's magnitude (half of Euler's constant plus log 2)."""
 _NEIGHBOURS = 4
+_LINEAR = 0.05
+"""Errors of an exponent below this move the exponential by themselves, but for a fortieth."""
+_LARGEST_EXPONENT = 80.0
+"""Keeps e^d finite; a weight that is off by more has no right digit either way."""
 _ALIKE = 1e-5
 """Terms whose relative variance is less count as alike: what float32 resolves."""
 
@@ -98,6 +105,14 @@ class SimulatedRounding:
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
         """Value + (4 u magnitude + t) xi."""
         return self._moved(value, magnitude() * (CANCELLED_ULPS * self.unit))
+
+    def exponential(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
+        """P + P (e^d - 1 - d) xi with d = 4 u magnitude, as far as a weight can grow: to 1."""
+        exponent = (magnitude() * (CANCELLED_ULPS * self.unit)).clamp_(max=_LARGEST_EXPONENT)
+        if exponent.numel() == 0 or exponent.max() < _LINEAR:
+            return value
+        beyond = torch.minimum(exponent.expm1().sub_(exponent).mul_(value), 1.0 - value)
+        return torch.addcmul(value, beyond, self._noise(value.shape))
 
     def _summing(self, value: Tensor, root: Tensor, length: int) -> Tensor:
         """The error of summing `length` terms to `value`, from the root of their squares' sum."""

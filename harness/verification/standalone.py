@@ -4,8 +4,9 @@
 handed out that does not show the fault. So nothing here may use a name of this project but `ProjectedAttention`, which
 is copied as well.
 
-A call is a dict: ``x``, ``mask``, ``is_causal``, ``training``, ``with_gradients`` and ``cotangent`` (None where there
-is no backward pass). Shapes: B batch, H heads, S sequence, d_k head dim, d_model = H * d_k.
+A call is a dict: ``x``, ``mask``, ``is_causal``, ``training``, ``with_gradients``, ``cotangent`` (None where there is
+no backward pass) and ``written_over`` (whether its data come in the tensors of the call before it). Shapes: B batch,
+H heads, S sequence, d_k head dim, d_model = H * d_k.
 """
 
 # What is copied carries no waivers: it prints, it knows an implementation only by its attributes, and all its steps
@@ -106,10 +107,15 @@ def run(implementation: Any, module: nn.Module, x: Tensor, mask: Tensor | None, 
 
 def replay(implementation: Any, module: nn.Module, calls: list[dict[str, Any]], judged: int) -> dict[str, Tensor]:
     """Make all calls in order; what the judged one gives: ``output`` and, after a backward pass, the gradients."""
+    x, mask = torch.empty(0), None
     for index, call in enumerate(calls):
         module.train(call["training"])
-        x = copy_of(call["x"])
-        mask = None if call["mask"] is None else copy_of(call["mask"])
+        if call["written_over"]:
+            x.copy_(call["x"])
+            mask = None if mask is None else mask.copy_(call["mask"])
+        else:
+            x = copy_of(call["x"])
+            mask = None if call["mask"] is None else copy_of(call["mask"])
         if call["cotangent"] is not None:
             module.zero_grad(set_to_none=True)
             x.requires_grad_()

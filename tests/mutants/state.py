@@ -41,6 +41,17 @@ class OutputOfFirstCall(Remembering):
 
 
 @wrong("a_call_has_no_memory")
+class OutputKeptForTheTensor(Remembering):
+    """In eval, an output is kept for the x that it came of, known by its identity: fast wherever one x is timed."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, is_causal: bool = False) -> Tensor:
+        output = super().forward(x, mask, is_causal=is_causal)
+        if self.training or torch.is_grad_enabled():
+            return output
+        return self.memory.setdefault((id(x), id(mask)), output).clone()
+
+
+@wrong("a_call_has_no_memory")
 class FirstMaskKept(Remembering):
     """The first mask of a shape is used for all later ones of that shape."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.verification.check import Check, CheckFailedError, Evidence, Trial, core, evidence, require_equal
-from harness.verification.inputs import make_inputs
+from harness.verification.inputs import Inputs, make_inputs
 from implementations.spec import PROJECTION_NAMES
 
 
@@ -41,17 +41,33 @@ def check_calls_repeat_bit_for_bit(trial: Trial) -> Evidence:
 def check_a_call_has_no_memory(trial: Trial) -> Evidence:
     """A second call with other data and another mask, of the same and of another length, gives its own right answer.
 
-    Catches masks, keys or whole outputs that are kept from call to call.
+    Catches masks, keys or whole outputs that are kept from call to call; also if they are kept for the very tensor
+    that came: the last call finds other data in the tensors of the first.
     """
     comparisons, set_by = [], ""
-    for more in (0, 4):
-        trial.subject.infer(trial.inputs)
+    own = replace(trial.inputs, x=trial.inputs.x.clone(), mask=_copy(trial.inputs.mask))
+    for more, into in ((0, None), (4, None), (0, own)):
+        trial.subject.infer(own)
         drawn = make_inputs(replace(trial.case, seq_len=trial.case.seq_len + more), trial.seed + 1)
         second = replace(drawn, weights=trial.inputs.weights)
-        seen = trial.compare_output(second, trial.subject.infer(second))
-        comparisons += [replace(c, tensor=f"output of a second call, {more} tokens longer") for c in seen.comparisons]
+        output = trial.subject.infer(second if into is None else _written_over(into, second))
+        words = f"{more} tokens longer" if into is None else "into whose x and mask other data were written"
+        seen = trial.compare_output(second, output)
+        comparisons += [replace(c, tensor=f"output of a second call, {words}") for c in seen.comparisons]
         set_by = seen.set_by
     return Evidence(tuple(comparisons), set_by)
+
+
+def _copy(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.clone()
+
+
+def _written_over(inputs: Inputs, by: Inputs) -> Inputs:
+    """The same tensors, x and mask, with other data in them."""
+    inputs.x.copy_(by.x)
+    if inputs.mask is not None and by.mask is not None:
+        inputs.mask.copy_(by.mask)
+    return inputs
 
 
 def check_outputs_never_alias(trial: Trial) -> Evidence:

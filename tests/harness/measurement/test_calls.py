@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -58,3 +60,16 @@ def test_a_module_without_the_flag_is_handed_one_mask_that_is_built_beforehand(w
     call()
     assert seen[0] is seen[1]
     assert torch.equal(seen[0], torch.ones(9, 9, dtype=torch.bool).triu(1))
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_no_two_calls_in_a_row_get_the_same_tensor(workload, monkeypatch, mode):
+    call, subject, _ = timed_call(workload.model_copy(update={"mode": mode}), "sdpa")
+    seen = []
+    forward = subject.module.forward
+    monkeypatch.setattr(subject.module, "forward", lambda x, *rest, **more: seen.append(x) or forward(x, *rest, **more))
+    for _ in range(5):
+        call()
+    assert all(one is not other for one, other in pairwise(seen))
+    assert len({x.data_ptr() for x in seen}) == 4
+    assert all(torch.equal(x, seen[0]) for x in seen)

@@ -64,6 +64,14 @@ def test_what_verification_bars_is_recorded_and_not_timed(make_folder, workloads
     assert barred.reasons == ("check x failed",)
 
 
+def test_what_cannot_be_measured_anyhow_is_not_said_to_be_unverified(make_folder, workloads, sweep):
+    folder = make_folder(workloads[:1])
+    sweep(folder, workloads[:1], ["sdpa", "xformers"], blocked=lambda name, _workload: ("unproved",) * (name != "sdpa"))
+    (interpreted,) = (each for each in folder.measurements() if each.implementation == "xformers")
+    assert interpreted.status in ("skipped", "unavailable")
+    assert "unproved" not in interpreted.reasons
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "cause"),
     [

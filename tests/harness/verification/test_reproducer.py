@@ -237,9 +237,22 @@ def test_the_script_prints_error_index_and_budget(zoo: Path, tmp_path: Path, cap
     assert "times the budget of" in out
 
 
+def test_what_is_kept_for_a_tensor_shows_only_where_that_tensor_comes_again(zoo: Path, tmp_path: Path) -> None:
+    record = failure(load_registry([zoo])["output_kept_for_the_tensor"], "a_call_has_no_memory", tmp_path)
+    assert "something is kept for the tensor itself" in record.likely_cause
+    assert exit_code(record.reproducer) == 1
+
+
 def test_large_tensors_lie_beside_the_script(zoo: Path, tmp_path: Path) -> None:
     inputs = make_inputs(replace(CORE, d_model=384, num_heads=4))
-    call = {"x": inputs.x, "mask": None, "is_causal": False, "training": False, "with_gradients": False}
+    call = {
+        "x": inputs.x,
+        "mask": None,
+        "is_causal": False,
+        "training": False,
+        "with_gradients": False,
+        "written_over": False,
+    }
     budget = torch.full(inputs.x.shape, 1e-4)
     reproduction = Reproduction(inputs.weights, 4, [{**call, "cotangent": None}], budgets={"output": budget})
     registered = load_registry([zoo])["scale_missing"]

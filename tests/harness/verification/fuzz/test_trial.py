@@ -52,6 +52,15 @@ def test_a_declared_nan_is_expected_and_its_gradients_are_not_judged() -> None:
     assert outcome_of("torch_mha_weights", mask=emptied).status == "passed"
 
 
+@pytest.mark.parametrize("numbers", [0, 15, 36, 49])
+def test_a_logit_off_by_more_than_1_multiplies_its_weight(numbers: int) -> None:
+    """Only the last row keeps keys, and its logits are in the hundreds: tiny gradients, each off by a factor."""
+    only_the_last_row = MaskPlan("q1", "future", "emptied", "contiguous")
+    case = {"seq_len": 33, "num_heads": 1, "head_dim": 5, "dtype": "bfloat16", "logit_scale": 300.0}
+    outcome = outcome_of("einsum", mask=only_the_last_row, numbers=numbers, **case)
+    assert (outcome.status, outcome.reasons) == ("passed", ())
+
+
 def test_numbers_too_large_for_the_dtype_are_out_of_scope() -> None:
     outcome = outcome_of("sdpa", dtype="float16", x_scale=10.0, item_scale=300.0, logit_scale=300.0)
     assert outcome.status == "out_of_scope"
