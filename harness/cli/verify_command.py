@@ -216,12 +216,12 @@ def print_results(records: Sequence[CheckRecord]) -> None:
     screen = console()
     screen.print(_table(records))
     for alike in _failures(records):
-        _print_failure(alike[0], len(alike) - 1)
-    _print_causes(records)
+        _print_failure(alike[0], alike[1:])
+    _print_scripts(records)
     _print_known(records)
     statuses = Counter(record.status for record in records)
     summary = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in statuses.most_common())
-    screen.print(f"{len(records)} checks: {summary}", markup=False)
+    screen.print(f"{len(records)} check{'s' * (len(records) > 1)}: {summary}", markup=False)
 
 
 _COLUMNS = {
@@ -259,28 +259,39 @@ def _table(records: Sequence[CheckRecord]) -> Table:
 
 
 def _failures(records: Sequence[CheckRecord]) -> list[list[CheckRecord]]:
-    """Bad records; those of an implementation that ended in the same words are together, to be told once."""
+    """Bad records; those of an implementation that have one likely cause are told once, together.
+
+    Without one, wrong answers are told once for each check, and deaths once for each reason. Implementation by
+    implementation, and of each what there is most of first.
+    """
     from harness.records import BAD_CHECK_STATUSES
 
-    groups: dict[tuple[str, str, tuple[str, ...]], list[CheckRecord]] = {}
+    groups: dict[tuple[str, object], list[CheckRecord]] = {}
     for record in records:
         if record.status in BAD_CHECK_STATUSES:
-            groups.setdefault((record.implementation, record.status, record.reasons), []).append(record)
-    return list(groups.values())
+            alike = record.check if record.status == "failed" else record.reasons
+            what = record.likely_cause or (record.status, alike)
+            groups.setdefault((record.implementation, what), []).append(record)
+    names = list(dict.fromkeys(name for name, _ in groups))
+    return sorted(groups.values(), key=lambda alike: (names.index(alike[0].implementation), -len(alike)))
 
 
-def _print_failure(record: CheckRecord, others: int) -> None:
+def _print_failure(record: CheckRecord, others: Sequence[CheckRecord]) -> None:
     from rich.text import Text
 
     screen = console()
-    more = f", and {others} more like it" if others else ""
-    headline = f"\n{record.implementation}: {record.check} {record.status} on {record.case}{more}"
+    headline = f"\n{record.implementation}: {record.check} {record.status} on {record.case}"
     screen.print(Text(headline, "bold red"))
     screen.print(Text(f"  claim: {record.claim}"))
     for reason in record.reasons:
         screen.print(Text(f"  {reason}"))
     if record.likely_cause:
         screen.print(Text(f"  likely cause: {record.likely_cause}", "bold"))
+    if others:
+        by_check = Counter(other.check for other in others)
+        listed = ": " + ", ".join(f"{check} ({number})" for check, number in by_check.items())
+        alike = "of the same cause" if record.likely_cause else "alike"
+        screen.print(Text(f"  and {len(others)} more {alike}{'' if set(by_check) == {record.check} else listed}"))
     if record.budget_set_by:
         screen.print(Text(f"  the budget comes from {record.budget_set_by}", "dim"))
     # Commands are to be copied: the terminal may wrap them, but no line break is printed into them.
@@ -289,17 +300,14 @@ def _print_failure(record: CheckRecord, others: int) -> None:
         screen.print(Text(f"  without mha: python {shlex.quote(record.reproducer)}", "dim"), soft_wrap=True)
 
 
-def _print_causes(records: Sequence[CheckRecord]) -> None:
-    """For each implementation that failed, the cause that was found most often."""
+def _print_scripts(records: Sequence[CheckRecord]) -> None:
+    """Where the scripts of those failures are that were told with others."""
     from rich.text import Text
 
-    for name in dict.fromkeys(record.implementation for record in records):
-        failed = [record for record in records if record.implementation == name and record.status == "failed"]
-        causes = Counter(record.likely_cause for record in failed if record.likely_cause)
-        if len(failed) > 1 and causes:
-            cause, number = causes.most_common(1)[0]
-            line = f"\n{name}: likely cause of {number} of its {len(failed)} failures: {cause}"
-            console().print(Text(line, "bold red"))
+    scripts = [Path(record.reproducer) for record in records if record.reproducer]
+    if len(scripts) > 1:
+        line = f"\nscripts for {len(scripts)} failures, named by check and case: {scripts[0].parent}"
+        console().print(Text(line, "dim"), soft_wrap=True)
 
 
 def _print_known(records: Sequence[CheckRecord]) -> None:

@@ -34,7 +34,7 @@ def mha(tmp_path, monkeypatch, capfd):
 
 def without_numbers(text: str) -> list[str]:
     """Lines whose digits, which differ from machine to machine in the last places, are left out."""
-    text = re.sub(r"--plugin \S+", "--plugin FILE", text)
+    text = re.sub(r"--plugin \S+", "--plugin FILE", re.sub(r"mha-reproducers-\w+", "FOLDER", text))
     return [re.sub(r"\d+(\.\d+)?(e[+-]\d+)?", "#", line).strip() for line in text.splitlines()]
 
 
