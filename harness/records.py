@@ -270,8 +270,8 @@ class Environment(Record):
     accelerator: str = ""
     commit: str = ""
     """Commit of the checkout the run was made from, with ``+changes`` when it was not clean."""
-    load_average: float = 0.0
-    """System load (1 minute) when the run began: what else was running."""
+    busy_cores: float = 0.0
+    """Cores that everything else on the machine kept busy when the run began."""
 
 
 class RunInfo(Record):

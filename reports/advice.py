@@ -19,7 +19,7 @@ FAULTS = ("wrong", "unverified", "crashed", "timeout")
 ALIKE = 0.05
 """Peak memories closer than this share are not told apart in words."""
 BUSY = 0.5
-"""Load per core at the beginning of a run above which its times deserve a warning."""
+"""Cores that others keep busy at the beginning of a run above which its times deserve a warning."""
 
 
 @dataclass(frozen=True)
@@ -254,10 +254,10 @@ def _warnings(run: Run, judgement: Judgement, champions: set[str]) -> Iterable[s
             "ratios there are against the fastest."
         )
     machine = run.info.environment
-    if machine.load_average > BUSY * machine.cores:
+    if machine.busy_cores > BUSY:
         yield (
-            f"The machine was busy when the run began (load {machine.load_average:.1f} on "
-            f"{text.plural(machine.cores, 'core')}): expect wider intervals."
+            f"Other processes kept {machine.busy_cores:.1f} of {text.plural(machine.cores, 'core')} busy when the run "
+            "began: expect wider intervals."
         )
 
 

@@ -113,7 +113,7 @@ def environment(run: Run) -> Table:
         ("memory", f"{text.significant(environment.memory_bytes / 1024**3)} GiB"),
         ("accelerator", environment.accelerator or "none"),
         ("system", environment.system),
-        ("load when it began", f"{environment.load_average:.2f}"),
+        ("cores kept busy by others when it began", f"{environment.busy_cores:.1f}"),
         ("python", environment.python),
         *((name, version or "missing") for name, version in environment.packages.items()),
         *((f"torch: {key}", value) for key, value in environment.torch_config.items()),

@@ -88,7 +88,7 @@ class Judgement:
     """All verdicts of a run."""
 
     verdicts: tuple[Verdict, ...]
-    """One for each workload, in the order in which they were planned."""
+    """One for each workload; for each pass, shape, mask and dtype, lengths ascending."""
     measurements: pd.DataFrame
     """The run's measurements with the columns ``ratio``, ``low``, ``high``, ``verdict``, ``reference``."""
     titles: Titles
@@ -111,7 +111,7 @@ def judge(run: Run) -> Judgement:
     """
     planned = {workload.key: workload for workload in run.info.workloads}
     recorded = dict(zip(run.measurements["key"], run.measurements["workload"], strict=True))
-    workloads: dict[str, Workload] = {**planned, **recorded}
+    workloads = _for_readers({**planned, **recorded})
     titles = Titles(workloads.values())
     cells: dict[str, list[Any]] = {key: [] for key in workloads}
     for row in run.measurements.itertuples(index=False):
@@ -120,6 +120,20 @@ def judge(run: Run) -> Judgement:
         _verdict(run.info, workload, titles.of(workload), cells[key]) for key, workload in workloads.items()
     )
     return Judgement(verdicts, _with_ratios(run.measurements, verdicts), titles)
+
+
+def _for_readers(workloads: Mapping[str, Workload]) -> dict[str, Workload]:
+    """Lengths next to each other where all else is equal; what differs, in the order in which it first comes.
+
+    A sweep runs cheap workloads first, which mixes everything.
+    """
+    axes = ("mode", "label", "d_model", "num_heads", "threads", "mask", "dtype")
+    first = {axis: list(dict.fromkeys(getattr(w, axis) for w in workloads.values())) for axis in axes}
+
+    def place(workload: Workload) -> tuple[int, ...]:
+        return (*(first[axis].index(getattr(workload, axis)) for axis in axes), workload.batch_size, workload.seq_len)
+
+    return dict(sorted(workloads.items(), key=lambda entry: place(entry[1])))
 
 
 def _verdict(info: RunInfo, workload: Workload, title: str, rows: Sequence[Any]) -> Verdict:
@@ -225,11 +239,8 @@ def _tied(verdict: Verdict) -> str:
 
 
 def _unresolved(verdict: Verdict) -> str:
-    first = f"{text.listed(verdict.tied)} tied, and " if len(verdict.tied) > 1 else f"{verdict.best[0]} and "
-    return (
-        f"unresolved: {first}{text.listed(verdict.unresolved)} could not be told apart at the top"
-        f"{_lead(verdict)} ({_rounds(verdict)})"
-    )
+    tied = f" ({text.listed(verdict.tied)} are tied)" if len(verdict.tied) > 1 else ""
+    return f"unresolved between {text.listed(verdict.best)}{tied}{_lead(verdict)} ({_rounds(verdict)})"
 
 
 def _only_one(verdict: Verdict) -> str:

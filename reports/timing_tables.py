@@ -80,7 +80,7 @@ def _verdict_row(
     leader = verdict.standings[0]
     return (
         *axes,
-        Cell(text.listed(names.text(name) for name in verdict.best)),
+        Cell(names.text(leader.name), detail=_beside_the_leader(verdict, names)),
         Cell(verdict.outcome, tone=tone, detail=_outcome_detail(verdict)),
         Cell(text.latency(leader.median_s), sort=leader.median_s),
         _peak_cell(peaks.get((verdict.workload.key, leader.name), math.nan)),
@@ -90,13 +90,19 @@ def _verdict_row(
     )
 
 
+def _beside_the_leader(verdict: Verdict, names: Names) -> str:
+    """Who else may be meant: shown to be equal to the fastest, or not told apart from it."""
+    tied = [names.text(name) for name in verdict.tied if name != verdict.best[0]]
+    unresolved = [names.text(name) for name in verdict.unresolved]
+    parts = [
+        f"tied with {text.listed(tied)}" if tied else "",
+        f"not told apart from {text.listed(unresolved)}" if unresolved else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
 def _outcome_detail(verdict: Verdict) -> str:
-    details = []
-    if verdict.outcome == "unresolved" and len(verdict.best) > 2:
-        details.append(f"against {text.listed(verdict.unresolved)}")
-    if verdict.not_measured:
-        details.append(f"not measured (interrupted): {text.listed(verdict.not_measured)}")
-    return "; ".join(details)
+    return f"not measured (interrupted): {text.listed(verdict.not_measured)}" if verdict.not_measured else ""
 
 
 def _against_baseline(verdict: Verdict) -> Cell:

@@ -36,8 +36,13 @@ def describe_environment() -> Environment:
         torch_config=torch_config,
         accelerator=torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         commit=commit_of(_CHECKOUT),
-        load_average=round(psutil.getloadavg()[0], 2),
+        busy_cores=round(cores_kept_busy(), 2),
     )
+
+
+def cores_kept_busy(seconds: float = 0.5) -> float:
+    """How many cores the machine's other processes keep busy while this one sleeps."""
+    return psutil.cpu_percent(interval=seconds) / 100.0 * (psutil.cpu_count() or 1)
 
 
 def _short_hash(*parts: object) -> str:

@@ -57,7 +57,7 @@ class Sketch:
     checked: bool = True
     planned: bool = True
     """Whether there are workloads at all."""
-    load_average: float = 0.1
+    busy_cores: float = 0.1
 
     def workloads(self) -> tuple[Workload, ...]:
         """All planned workloads."""
@@ -124,7 +124,7 @@ def run_info(sketch: Sketch) -> RunInfo:
             packages={"torch": "2.13.0", "numpy": "2.4.6", "xformers": ""},
             torch_config={"BLAS": "mkl", "CPU capability": "AVX512"},
             commit="0123abc+changes",
-            load_average=sketch.load_average,
+            busy_cores=sketch.busy_cores,
         ),
         implementations=tuple(describe(name) for name in sketch.implementations),
         workloads=sketch.workloads(),

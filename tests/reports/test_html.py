@@ -164,8 +164,8 @@ def test_the_whole_environment_and_the_command_are_shown(default_page):
 
 
 def test_a_busy_machine_and_an_interrupted_run_are_warned_of(page_of):
-    source = page_of(load_average=3.2, unmeasured=lambda workload, _name: workload.seq_len == 2048)
-    assert "The machine was busy when the run began (load 3.2 on 2 cores)" in source
+    source = page_of(busy_cores=1.6, unmeasured=lambda workload, _name: workload.seq_len == 2048)
+    assert "Other processes kept 1.6 of 2 cores busy when the run began" in source
     assert "The run was interrupted: 1 planned workload not measured." in source
 
 

@@ -56,6 +56,7 @@ def test_rounding_up_does_not_add_a_digit():
             Comparison(0.5, 0.0, math.inf, "unresolved", 5, 0.99),
             "unresolved against other: 5 rounds give no interval",
         ),
+        (Comparison(2.1, 1.3, 5.2, "slower", 11, 0.99), "2.1x slower than other [1.3, 5.2]"),
         (Comparison(60.0, 40.0, 90.0, "slower", 80, 0.99), "60x slower than other [40, 90]"),
     ],
 )

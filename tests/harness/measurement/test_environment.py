@@ -1,12 +1,15 @@
 import importlib.metadata
 import os
 import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 import torch
 
 from harness.measurement import environment
-from harness.measurement.environment import commit_of, describe_environment
+from harness.measurement.environment import commit_of, cores_kept_busy, describe_environment
 
 
 def git(folder, *arguments):
@@ -47,6 +50,16 @@ def test_the_machine_id_is_short_repeats_and_depends_on_the_torch_build(monkeypa
 def test_a_missing_package_has_an_empty_version(monkeypatch):
     monkeypatch.setattr(environment, "_PACKAGES", ("torch", "no-such-package"))
     assert describe_environment().packages["no-such-package"] == ""
+
+
+def test_sleep_keeps_no_core_busy_and_a_loop_one():
+    idle = cores_kept_busy(0.2)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as hog:
+        time.sleep(0.3)
+        busy = cores_kept_busy(0.5)
+        hog.kill()
+    assert 0.0 <= idle <= psutil.cpu_count()
+    assert 0.3 < busy <= psutil.cpu_count()
 
 
 def test_a_clean_checkout_gives_its_commit(checkout):
