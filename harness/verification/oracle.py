@@ -73,16 +73,19 @@ class Rounding(Protocol):
         """P V: a product whose terms may all be alike."""
         ...
 
-    def summed(self, value: Tensor, length: int) -> Tensor:
-        """Round a sum of `length` terms of one sign."""
+    def normalised(self, value: Tensor, length: int, largest: Tensor) -> Tensor:
+        """Divide by a row's sum of `length` exponentials, of which `largest` is the largest exponent's magnitude."""
         ...
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
         """Round a result whose terms cancel: the error scales with `magnitude`, the sum of their magnitudes."""
         ...
 
-    def exponential(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
-        """What errors of the exponents, `cancelled` with this magnitude, do to weights beyond their first order."""
+    def exponential(self, value: Tensor, log: Callable[[], Tensor], magnitude: Callable[[], Tensor]) -> Tensor:
+        """What errors of the exponents, `cancelled` with this magnitude, do to weights beyond their first order.
+
+        `log` gives the logarithms of the weights before those errors, also of those too small for a weight.
+        """
         ...
 
 
@@ -101,7 +104,7 @@ class Exact:
         """P V."""
         return weights @ values
 
-    def summed(self, value: Tensor, length: int) -> Tensor:  # noqa: ARG002 - protocol
+    def normalised(self, value: Tensor, length: int, largest: Tensor) -> Tensor:  # noqa: ARG002 - protocol
         """The value itself."""
         return value
 
@@ -109,7 +112,12 @@ class Exact:
         """The value itself."""
         return value
 
-    def exponential(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002 - protocol
+    def exponential(
+        self,
+        value: Tensor,
+        log: Callable[[], Tensor],  # noqa: ARG002 - protocol
+        magnitude: Callable[[], Tensor],  # noqa: ARG002 - protocol
+    ) -> Tensor:
         """The value itself."""
         return value
 
@@ -161,7 +169,7 @@ class _Solver:
             weights, empty = self._weights(rows)
             heads[:, :, rows] = self.rounding.mixed(weights, self.v)
             if dheads is not None:
-                self._add_gradients(gradients, rows, weights, empty, dheads[:, :, rows])
+                self._add_gradients(gradients, rows, weights, empty, heads[:, :, rows], dheads[:, :, rows])
         return heads, gradients
 
     def _project(self, name: str) -> Tensor:
@@ -191,29 +199,22 @@ class _Solver:
         """P of some rows (B, H, R, S), and which of these rows have no key left (broadcastable, 1 at the end)."""
         q, k, hidden = self.q[:, :, rows], self.k.transpose(-1, -2), self._hidden(rows)
         magnitude = cache(lambda: q.abs() @ k.abs() * self.scale)
-        logits = self.rounding.cancelled(q @ k * self.scale, magnitude)
-        empty = None
+        unrounded = q @ k * self.scale
+        logits = self.rounding.cancelled(unrounded, magnitude)
+        empty, masked = None, None
         if hidden is not None:
             empty = hidden.all(dim=-1, keepdim=True)
-            logits = logits.masked_fill(hidden & ~empty, -math.inf)
+            masked = hidden & ~empty
+            logits = logits.masked_fill(masked, -math.inf)
         largest = logits.nan_to_num(neginf=0.0).abs_().amax(-1, keepdim=True) if logits.numel() else logits[..., :1]
         if largest.numel():
             self.largest_logit = max(self.largest_logit, float(largest.max()))
-        weights = self.rounding.exponential(torch.softmax(logits, dim=-1), magnitude)
-        weights = self._round_weights(weights, largest)
+        weights = torch.softmax(logits, dim=-1)
+        weights = self.rounding.exponential(weights, lambda: _log_weights(unrounded, masked), magnitude)
+        weights = self.rounding.store(self.rounding.normalised(weights, weights.shape[-1], largest))
         if empty is not None:
             weights = torch.where(empty, self._empty_row_weight(), weights)
         return weights, empty
-
-    def _round_weights(self, weights: Tensor, largest: Tensor) -> Tensor:
-        """Round each weight, and each row (B, H, R, 1) as a whole, at the size of its largest logit.
-
-        The row's normaliser (log-sum-exp) is summed and rounded once for all keys, at the size of the largest logit; a
-        backward that rebuilds P = exp(logit - lse) then has rows that sum to 1 only up to that.
-        """
-        summed = self.rounding.summed(torch.ones_like(largest), weights.shape[-1])
-        whole = self.rounding.cancelled(summed, lambda: largest)
-        return self.rounding.store(weights * whole)
 
     def _empty_row_weight(self) -> Tensor:
         value = {"uniform": 1.0 / max(1, self.seq_len), "zero": 0.0, "nan": math.nan}
@@ -237,28 +238,39 @@ class _Solver:
         }
 
     def _add_gradients(
-        self, gradients: Mapping[str, Tensor], rows: slice, weights: Tensor, empty: Tensor | None, do: Tensor
+        self,
+        gradients: Mapping[str, Tensor],
+        rows: slice,
+        weights: Tensor,
+        empty: Tensor | None,
+        heads: Tensor,
+        do: Tensor,
     ) -> None:
         """What some rows add to dQ, dK and dV: dS = P * (dP - rowsum(P * dP)) with dP = dO V^T."""
         gradients["v"].add_(self.rounding.product(weights.transpose(-1, -2), do))
-        dlogits = self._logit_gradients(weights, do)
+        dlogits = self._logit_gradients(weights, heads, do)
         if empty is not None:
             dlogits = dlogits.masked_fill(empty, 0.0)
         gradients["q"][:, :, rows] = self.rounding.product(dlogits, self.k) * self.scale
         gradients["k"].add_(self.rounding.product(dlogits.transpose(-1, -2), self.q[:, :, rows]) * self.scale)
 
-    def _logit_gradients(self, weights: Tensor, do: Tensor) -> Tensor:
+    def _logit_gradients(self, weights: Tensor, heads: Tensor, do: Tensor) -> Tensor:
         """The gradient of some rows of logits, dS (B, H, R, S).
 
-        The row sum, however it is computed (from P and dP, or as dO times the stored output), is rounded once for all
-        keys, at the size of its terms: what is left of it does not average out over the keys.
+        The row sum, however it is computed (from P and dP, or as dO times the output P V and its errors), is rounded
+        once for all keys, at the size of its terms: what is left of it does not average out over the keys.
         """
         dweights = self.rounding.product(do, self.v.transpose(-1, -2))
         row_sum = self.rounding.cancelled(
-            (weights * dweights).sum(-1, keepdim=True),
+            (do * heads).sum(-1, keepdim=True),
             lambda: (do.abs() * (weights @ self.v.abs())).sum(-1, keepdim=True),
         )
         return self.rounding.cancelled(
             weights * (dweights - row_sum),
             lambda: weights * (dweights.abs() + (weights * dweights.abs()).sum(-1, keepdim=True)),
         )
+
+
+def _log_weights(logits: Tensor, masked: Tensor | None) -> Tensor:
+    """The logarithm of the softmax of rows of logits."""
+    return torch.log_softmax(logits if masked is None else logits.masked_fill(masked, -math.inf), dim=-1)

@@ -19,9 +19,10 @@ This is Monte Carlo arithmetic (D. S. Parker, UCLA CSD-970002, 1997) with the an
   error of the products, of the scaling, of subtracting the row's maximum and of the exponent's argument does not;
 * a weight moves by a factor of up to e^d, d being its logit's error: the perturbed logits show d, to first order, and
   what goes beyond, P (e^d - 1 - d), is added, for it hardly shows in few runs, half of which make the weight smaller.
-  It matters where d nears 1: 16-bit logits in the hundreds;
+  It matters where d nears 1: 16-bit logits in the hundreds, of which a smaller one may come out as the largest;
 * a row of weights moves as a whole by 4 u times its largest logit: its normaliser is rounded once; and by the error
-  of that sum of n positive terms, u sqrt(n / 3);
+  of that sum of n positive terms, u sqrt(n / 3). It moves by no more than 1, but for a backward that rebuilds the
+  weights from a float32 log-sum-exp: by e^d - 1, d being 4 u of float32 times the largest logit;
 * a gradient of a logit moves by up to 4 u times ``P (|dP| + sum P |dP|)``, for the same reason;
 * the sum ``D = sum P dP`` in a row's gradients moves as a whole by 4 u times ``sum |dO| (P |V|)``: whether it is summed
   over the keys or as ``dO O`` over the stored output, its error is one for all keys of the row and does not average
@@ -57,10 +58,12 @@ _NOISE_LENGTH = 2_097_143
 _LOG_BIAS = 0.635
 """Minus the mean logarithm of a standard normal deviate's magnitude (half of Euler's constant plus log 2)."""
 _NEIGHBOURS = 4
+_LARGEST_EXPONENT = 80.0
+"""Keeps e^d finite; what is off by more has no right digit either way."""
+_BOUNDLESS = 1e150
+"""A spread that leaves no evidence, and whose square is still a number; also where a rounded run overflows."""
 _LINEAR = 0.05
 """Errors of an exponent below this move the exponential by themselves, but for a fortieth."""
-_LARGEST_EXPONENT = 80.0
-"""Keeps e^d finite; a weight that is off by more has no right digit either way."""
 _ALIKE = 1e-5
 """Terms whose relative variance is less count as alike: what float32 resolves."""
 
@@ -98,20 +101,30 @@ class SimulatedRounding:
         together = value.abs() * terms * (self.sum_unit / 6.0)
         return self.store(self._moved(value, torch.where(alike, torch.maximum(summing, together), summing)))
 
-    def summed(self, value: Tensor, length: int) -> Tensor:
-        """Value + (u sqrt(n / 3) |value| + t) xi."""
-        return self._moved(value, value.abs().mul_(self.sum_unit * math.sqrt(length / 3)))
+    def normalised(self, value: Tensor, length: int, largest: Tensor) -> Tensor:
+        """A row times 1 + (u sqrt(n / 3) + 4 u largest) xi, with one xi for all of it.
+
+        The normaliser is summed and rounded once for all keys, at the size of the largest logit; that moves a softmax
+        by no more than 1, however large the logits are. A backward that rebuilds P = exp(logit - lse) has rows that sum
+        to 1 only up to a factor of e^d, d being the error of lse, which is kept in float32 at least.
+        """
+        summing = self.sum_unit * math.sqrt(length / 3)
+        rounded = (largest * (CANCELLED_ULPS * self.unit)).clamp_(max=1.0)
+        rebuilt = (largest * (CANCELLED_ULPS * self.sum_unit)).clamp_(max=_LARGEST_EXPONENT).expm1_()
+        size = torch.maximum(rounded, rebuilt).add_(summing)
+        return value * size.mul_(self._noise(size.shape)).add_(1.0)
 
     def cancelled(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
         """Value + (4 u magnitude + t) xi."""
         return self._moved(value, magnitude() * (CANCELLED_ULPS * self.unit))
 
-    def exponential(self, value: Tensor, magnitude: Callable[[], Tensor]) -> Tensor:
+    def exponential(self, value: Tensor, log: Callable[[], Tensor], magnitude: Callable[[], Tensor]) -> Tensor:
         """P + P (e^d - 1 - d) xi with d = 4 u magnitude, as far as a weight can grow: to 1."""
-        exponent = (magnitude() * (CANCELLED_ULPS * self.unit)).clamp_(max=_LARGEST_EXPONENT)
+        exponent = magnitude() * (CANCELLED_ULPS * self.unit)
         if exponent.numel() == 0 or exponent.max() < _LINEAR:
             return value
-        beyond = torch.minimum(exponent.expm1().sub_(exponent).mul_(value), 1.0 - value)
+        grown = (log() + exponent).clamp_(max=0.0).exp_()
+        beyond = (grown - value * (1.0 + exponent)).clamp_(min=0.0)
         return torch.addcmul(value, beyond, self._noise(value.shape))
 
     def _summing(self, value: Tensor, root: Tensor, length: int) -> Tensor:
@@ -126,14 +139,16 @@ class SimulatedRounding:
         """Uniform in [-1, 1]: a stretch of one long draw, begun at a random place and repeated where it is too short.
 
         Drawing afresh would take most of the time at S = 2048. The length is prime, so that what repeats never falls
-        on the same places of two rows.
+        on the same places of two rows. What is rounded once for a whole row does not average out over it, and few
+        draws that all come near 0 would say that the row is exact: there, they come from [-1, -1/2] and [1/2, 1].
         """
         size = shape.numel()
         start = int(torch.randint(_NOISE_LENGTH, (), generator=self._places))
         stretch = self._noise_twice[start : start + min(size, _NOISE_LENGTH)]
         if size > _NOISE_LENGTH:
             stretch = stretch.repeat(size // _NOISE_LENGTH + 1)[:size]
-        return stretch.reshape(shape)
+        noise = stretch.reshape(shape)
+        return (noise + noise.sign()) / 2.0 if shape[-1] == 1 else noise
 
 
 def _root_of_squares(left: Tensor, right: Tensor) -> Tensor:
@@ -185,10 +200,14 @@ def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int 
     exact = solve(problem)
     rounding = SimulatedRounding(dtype, seed, problem.x.device)
     spread = {name: torch.zeros_like(tensor) for name, tensor in _tensors(exact).items()}
+    exact_is_nan = {name: tensor.isnan() for name, tensor in _tensors(exact).items()}
     for _ in range(samples):
         for name, rounded in _tensors(solve(problem, rounding)).items():
             # Not a sum of squares: gradients of tokens that hardly count are 1e-160, and squares of that are 0.
-            spread[name].hypot_((rounded - _tensors(exact)[name]) / math.sqrt(samples))
+            off = (rounded - _tensors(exact)[name]) / math.sqrt(samples)
+            spread[name].hypot_(
+                torch.where(exact_is_nan[name], 0.0, off.nan_to_num(_BOUNDLESS).abs().clamp_(max=_BOUNDLESS))
+            )
     oracle_error = 2.0 if dtype == torch.float64 else 1.0
     budgets = {
         name: SAFETY * oracle_error * (_spread(spread[name], tensor) + rounding.unit * tensor.abs() + rounding.tiny)

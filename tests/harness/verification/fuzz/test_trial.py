@@ -61,6 +61,20 @@ def test_a_logit_off_by_more_than_1_multiplies_its_weight(numbers: int) -> None:
     assert (outcome.status, outcome.reasons) == ("passed", ())
 
 
+@pytest.mark.parametrize(
+    ("name", "seq_len", "num_heads", "head_dim", "is_causal", "numbers"),
+    [("einsum", 40, 3, 2, False, 31281), ("torch_mha", 16, 2, 3, False, 18627), ("torch_mha", 33, 3, 12, True, 76741)],
+)
+def test_logits_in_the_millions_leave_room_for_ties_and_for_rows_rebuilt_from_float32(
+    name: str, seq_len: int, num_heads: int, head_dim: int, is_causal: bool, numbers: int
+) -> None:
+    scales = {"x_scale": 10.0, "item_scale": 17.3, "logit_scale": 300.0}
+    shape = {"batch_size": 1, "seq_len": seq_len, "num_heads": num_heads, "head_dim": head_dim}
+    outcome = outcome_of(name, dtype="bfloat16", is_causal=is_causal, numbers=numbers, **shape, **scales)
+    assert outcome.reasons == ()
+    assert outcome.status in ("passed", "no_evidence")
+
+
 def test_numbers_too_large_for_the_dtype_are_out_of_scope() -> None:
     outcome = outcome_of("sdpa", dtype="float16", x_scale=10.0, item_scale=300.0, logit_scale=300.0)
     assert outcome.status == "out_of_scope"
