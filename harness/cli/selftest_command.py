@@ -81,6 +81,7 @@ def print_verdict(verdict: Verdict) -> None:
     for line in _checks(verdict, letters):
         screen.print(line)
     _print_equivalent(verdict)
+    _print_margins(verdict)
     _print_troubles(verdict)
     caught = len(verdict.wrong) - len(verdict.survivors)
     score = f"{caught} of {len(verdict.wrong)} wrong implementations caught, {len(verdict.false_alarms)} false alarms"
@@ -136,6 +137,20 @@ def _print_equivalent(verdict: Verdict) -> None:
     screen.print(Text("\nEquivalent: changed, and right all the same\n", "bold"))
     for mutant in verdict.equivalent:
         screen.print(Text(f"{mutant.name}: {mutant.equivalent}"))
+
+
+def _print_margins(verdict: Verdict) -> None:
+    """How near right implementations come to their budget, and how far numeric faults are beyond it."""
+    from rich.text import Text
+
+    screen = console()
+    screen.print(Text("\nMargins: largest error over the budget for it\n", "bold"))
+    for dtype, record in verdict.closest.items():
+        where = f"{record.implementation}, {record.check}, {record.case}"
+        screen.print(Text(f"right implementations in {dtype}: at most {record.budget_used:.2f} ({where})"))
+    for name, excess in list(verdict.excesses.items())[:1]:
+        where = f"{name} in {excess.dtype}"
+        screen.print(Text(f"{len(verdict.excesses)} faults of accuracy: at least {excess.factor:.3g} ({where})"))
 
 
 def _print_troubles(verdict: Verdict) -> None:

@@ -32,6 +32,8 @@ LONG_TOKENS = 256
 """Sequences from here on take more of the suite's time than all others."""
 MUTANT_TIMEOUT_S = 120.0
 """For one mutant; it takes about a second."""
+CLEARLY_BEYOND = 2.0
+"""Error over budget that every numeric mutant should reach in some check."""
 
 Progress = Callable[[int, int, str], None]
 """Called with what is done, the total, and what is being done."""
@@ -154,6 +156,14 @@ def _import_package(file: Path) -> ModuleType:
     return module
 
 
+@dataclass(frozen=True, order=True)
+class Excess:
+    """Largest error over budget that a mutant showed, and where; beyond `CLEARLY_BEYOND` it is not looked further."""
+
+    factor: float = 0.0
+    dtype: str = ""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What the suite said of one mutant."""
@@ -161,6 +171,8 @@ class Outcome:
     mutant: str
     caught_by: Mapping[str, CheckRecord] = field(default_factory=dict)
     """The first failure of each check that failed, by the check's name."""
+    excess: Excess | None = None
+    """Of a numeric mutant: how far it is beyond the budget."""
     died: str = ""
     """Why its process gave no result; empty if it did."""
 
@@ -179,6 +191,8 @@ class Verdict:
     """By mutant, equivalent ones included."""
     false_alarms: tuple[CheckRecord, ...]
     """Failures of registered implementations and of equivalent mutants."""
+    closest: Mapping[str, CheckRecord]
+    """By dtype: what a registered implementation passed with the largest share of its budget."""
     seed: int
 
     @property
@@ -212,6 +226,12 @@ class Verdict:
         )
 
     @property
+    def excesses(self) -> dict[str, Excess]:
+        """How far each numeric mutant is beyond the budget, by name, the closest first."""
+        found = {name: outcome.excess for name, outcome in self.outcomes.items() if outcome.excess is not None}
+        return dict(sorted(found.items(), key=lambda entry: entry[1]))
+
+    @property
     def is_good(self) -> bool:
         """Nothing survives and nothing is accused wrongly."""
         return not self.survivors and not self.false_alarms
@@ -226,6 +246,10 @@ class Verdict:
             "matrix": {mutant.name: list(self.outcomes[mutant.name].caught_by) for mutant in self.zoo.mutants},
             "survivors": [mutant.name for mutant in self.survivors],
             "caught_once": [mutant.name for mutant in self.caught_once],
+            "margins": {
+                "right": {dtype: record.budget_used for dtype, record in self.closest.items()},
+                "numeric": {name: excess.factor for name, excess in self.excesses.items()},
+            },
             "equivalent": {mutant.name: mutant.equivalent for mutant in self.equivalent},
             "alarms": [record.model_dump(mode="json") for record in self.false_alarms],
         }
@@ -246,14 +270,26 @@ def self_test(
     for done, outcome in enumerate(_outcomes(zoo, seed), start=1):
         outcomes[outcome.mutant] = outcome
         on_progress(done, len(zoo.mutants), "mutants")
-    records = verify(
+    verified = verify(
         right, Selection(seed=seed), on_progress=lambda done, total: on_progress(done, total, "right ones")
     )
+    records = list(verified)
     alarms = [record for record in records if record.status in BAD_CHECK_STATUSES]
     for mutant in zoo.mutants:
         if mutant.equivalent:
             alarms += [_with_its_plugin(record, zoo) for record in outcomes[mutant.name].caught_by.values()]
-    return Verdict(zoo, outcomes, tuple(alarms), seed)
+    return Verdict(zoo, outcomes, tuple(alarms), closest_by_dtype(records), seed)
+
+
+def closest_by_dtype(records: Iterable[CheckRecord]) -> dict[str, CheckRecord]:
+    """For each dtype what passed with the largest share of its budget."""
+    closest: dict[str, CheckRecord] = {}
+    for record in records:
+        before = closest.get(record.dtype)
+        used = record.budget_used if record.status == "passed" else None
+        if used is not None and (before is None or used > (before.budget_used or 0.0)):
+            closest[record.dtype] = record
+    return closest
 
 
 def _with_its_plugin(record: CheckRecord, zoo: Zoo) -> CheckRecord:
@@ -282,8 +318,27 @@ def examine(mutant: Mutant, seed: int = 0) -> Outcome:
     for stage in mutant.stages:
         caught = {record.check: record for record in failures(mutant, stage, seed)}
         if caught:
-            return Outcome(mutant.name, caught)
+            return Outcome(mutant.name, caught, excess_of(mutant, seed) if mutant.numeric else None)
     return Outcome(mutant.name)
+
+
+def excess_of(mutant: Mutant, seed: int = 0) -> Excess:
+    """Largest error over budget in any check; in further dtypes only until it is clearly beyond."""
+    largest = Excess()
+    for stage in (ALL_CHECKS, *(stage for stage in mutant.stages if stage.dtype != ALL_CHECKS.dtype)):
+        used = [record.budget_used for record in records_of(mutant.implementation, stage, seed)]
+        largest = max([largest, *(Excess(factor, stage.dtype) for factor in used if factor is not None)])
+        if largest.factor > CLEARLY_BEYOND:
+            break
+    return largest
+
+
+def records_of(implementation: Implementation, stage: Stage, seed: int) -> Iterator[CheckRecord]:
+    """Everything that the suite says of an implementation in a stage."""
+    selection = Selection(dtypes=(stage.dtype,), seed=seed)
+    for item in plan(implementation, selection):
+        if item.case.seq_len in stage.lengths:
+            yield run_item(implementation, item, selection)
 
 
 def failures(mutant: Mutant, stage: Stage, seed: int = 0, checks: tuple[str, ...] = ()) -> Iterator[CheckRecord]:

@@ -8,7 +8,6 @@ for the interpreted kernel, which ``--without`` leaves out.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,17 @@ import torch
 
 from harness.records import BAD_CHECK_STATUSES, CheckRecord
 from harness.registry import load_registry
-from harness.verification.selftest import ALL_CHECKS, Mutant, Stage, failures, load_zoo
-from harness.verification.suite import Selection, plan, run_item
-from implementations.spec import ALL_DTYPES, Implementation
-
-CLEARLY_BEYOND = 2.0
-"""Error over budget that every numeric mutant should reach in some check."""
+from harness.verification.selftest import (
+    Excess,
+    Mutant,
+    Stage,
+    closest_by_dtype,
+    excess_of,
+    failures,
+    load_zoo,
+    records_of,
+)
+from implementations.spec import ALL_DTYPES
 
 
 @dataclass
@@ -32,22 +36,20 @@ class Margins:
 
     of_right: dict[str, CheckRecord] = field(default_factory=dict)
     """By dtype: the passed check that used most of its budget."""
-    of_numeric: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """By numeric mutant: its largest error over the budget, at the seed where that is smallest, and the dtype."""
+    of_numeric: dict[str, Excess] = field(default_factory=dict)
+    """By numeric mutant: its largest error over the budget, at the seed where that is smallest."""
 
     def add_right(self, record: CheckRecord) -> None:
-        worst = self.of_right.get(record.dtype)
-        if record.budget_used is not None and (worst is None or record.budget_used > (worst.budget_used or 0.0)):
-            self.of_right[record.dtype] = record
+        self.of_right = closest_by_dtype([*self.of_right.values(), record])
 
     def in_short(self) -> str:
         """Both margins in a few words, so that a run cut short has shown them."""
         share = max(record.budget_used or 0.0 for record in self.of_right.values())
-        least = min(self.of_numeric.values())[0]
+        least = min(self.of_numeric.values()).factor
         return f"so far right ones use up to {share:.2f} of a budget, numeric mutants at least {least:.2f}"
 
-    def add_numeric(self, name: str, excess: tuple[float, str]) -> None:
-        self.of_numeric[name] = min(excess, self.of_numeric.get(name, (math.inf, "")))
+    def add_numeric(self, name: str, excess: Excess) -> None:
+        self.of_numeric[name] = min(excess, self.of_numeric.get(name, excess))
 
 
 def is_caught(mutant: Mutant, seed: int) -> bool:
@@ -58,35 +60,16 @@ def is_caught(mutant: Mutant, seed: int) -> bool:
     return False
 
 
-def excess(mutant: Mutant, seed: int) -> tuple[float, str]:
-    """Largest error over budget in any check, and the dtype; further dtypes only until it is clearly beyond."""
-    largest = 0.0, ""
-    for stage in (ALL_CHECKS, *(stage for stage in mutant.stages if stage.dtype != ALL_CHECKS.dtype)):
-        used = [record.budget_used for record in records(mutant.implementation, stage, seed)]
-        largest = max([largest, *((share, stage.dtype) for share in used if share is not None)])
-        if largest[0] > CLEARLY_BEYOND:
-            break
-    return largest
-
-
-def records(implementation: Implementation, stage: Stage, seed: int) -> Iterator[CheckRecord]:
-    """Everything that the suite says of an implementation in one dtype."""
-    selection = Selection(dtypes=(stage.dtype,), seed=seed)
-    for item in plan(implementation, selection):
-        if item.case.seq_len in stage.lengths:
-            yield run_item(implementation, item, selection)
-
-
 def right_records(seed: int, without: Sequence[str]) -> Iterator[CheckRecord]:
     """The whole suite on all registered implementations and on the equivalent mutants."""
     for registered in load_registry().values():
         if registered.implementation.name not in without:
             for dtype in ALL_DTYPES:
-                yield from records(registered.implementation, Stage(dtype, range(10**6)), seed)
+                yield from records_of(registered.implementation, Stage(dtype, range(10**6)), seed)
     for mutant in load_zoo().mutants:
         if mutant.equivalent:
             for stage in mutant.stages:
-                yield from records(mutant.implementation, stage, seed)
+                yield from records_of(mutant.implementation, stage, seed)
 
 
 def run_seed(seed: int, without: Sequence[str], margins: Margins) -> tuple[int, int]:
@@ -98,7 +81,7 @@ def run_seed(seed: int, without: Sequence[str], margins: Margins) -> tuple[int, 
             survivors += 1
             click.echo(f"seed {seed}: {mutant.name} survives")
         if mutant.numeric:
-            margins.add_numeric(mutant.name, excess(mutant, seed))
+            margins.add_numeric(mutant.name, excess_of(mutant, seed))
     for record in right_records(seed, without):
         if record.status in BAD_CHECK_STATUSES:
             alarms += 1
@@ -129,8 +112,8 @@ def main(seeds: int, first: int, without: tuple[str, ...]) -> None:
     for dtype, worst in margins.of_right.items():
         click.echo(f"  {dtype}: {worst.budget_used:.2f} ({worst.implementation}, {worst.check}, {worst.case})")
     click.echo("\nnumeric mutants: largest error / budget, at the seed where it is smallest")
-    for name, (factor, dtype) in sorted(margins.of_numeric.items(), key=lambda entry: entry[1]):
-        click.echo(f"  {name}: {factor:.3g} ({dtype})")
+    for name, excess in sorted(margins.of_numeric.items(), key=lambda entry: entry[1]):
+        click.echo(f"  {name}: {excess.factor:.3g} ({excess.dtype})")
     raise SystemExit(0 if good else 1)
 
 

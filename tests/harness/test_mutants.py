@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.verification.selftest import ALL_CHECKS, Mutant, failures, faults_page, load_zoo
+from harness.verification.selftest import ALL_CHECKS, CLEARLY_BEYOND, Mutant, excess_of, failures, faults_page, load_zoo
 from harness.verification.suite import CHECK_NAMES
 
 ZOO = load_zoo()
@@ -28,6 +28,11 @@ def _one_thread():
 def test_a_wrong_implementation_is_caught_by_the_check_that_names_it(mutant: Mutant) -> None:
     named = (mutant.expected_check,)
     assert any(list(failures(mutant, stage, checks=named)) for stage in mutant.stages)
+
+
+@pytest.mark.parametrize("mutant", [m for m in WRONG if m.numeric], ids=lambda mutant: mutant.name)
+def test_a_fault_of_accuracy_is_beyond_twice_its_budget_in_some_check(mutant: Mutant) -> None:
+    assert excess_of(mutant).factor > CLEARLY_BEYOND
 
 
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=lambda mutant: mutant.name)
