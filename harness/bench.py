@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import comb
 from pathlib import Path
 from time import perf_counter
 
@@ -14,6 +15,7 @@ from harness.measurement.cell import Settings
 from harness.measurement.environment import describe_environment
 from harness.measurement.presets import Preset
 from harness.measurement.sweep import run_sweep
+from harness.measurement.timing import rounds_needed
 from harness.plugins import load_with_plugins
 from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
 from harness.registry import Registered, select
@@ -145,6 +147,8 @@ def begin(request: Request, folder: Path, now: datetime) -> Bench:
     if len(devices) > 1:
         raise UserError(f"preset {request.preset_name}: a run measures one device, got {', '.join(devices)}; split it")
     refuse_unknown_probes(registered, workloads[0].device)
+    max_rounds = request.max_rounds or request.preset.max_rounds
+    _refuse_too_few_rounds(max_rounds, registered, workloads[0].device)
     info = RunInfo(
         format_version=FORMAT_VERSION,
         run_id=folder.name,
@@ -155,7 +159,7 @@ def begin(request: Request, folder: Path, now: datetime) -> Bench:
         resolution=request.resolution,
         seed=request.seed,
         cell_seconds=request.preset.cell_seconds,
-        max_rounds=request.max_rounds or request.preset.max_rounds,
+        max_rounds=max_rounds,
         plugins=tuple(str(plugin.resolve()) for plugin in request.plugins),
         environment=describe_environment(),
         implementations=describe_all(registered, workloads[0].device),
@@ -164,6 +168,16 @@ def begin(request: Request, folder: Path, now: datetime) -> Bench:
     run = RunFolder(folder)
     run.create(info)
     return Bench(run, info, tuple(registered))
+
+
+def _refuse_too_few_rounds(max_rounds: int, registered: Sequence[Registered], device: str) -> None:
+    timed = sum(device not in each.implementation.verify_only for each in registered)
+    needed = rounds_needed(looks=1, pairs=comb(timed, 2))
+    if max_rounds < needed:
+        raise UserError(
+            f"{max_rounds} rounds can tell nothing about {timed} implementations: an interval at the level that their "
+            f"pairs need takes {needed}; raise max_rounds, or name fewer implementations"
+        )
 
 
 def resume(folder: Path) -> Bench:

@@ -44,7 +44,7 @@ class Percent(click.ParamType[float, float]):
 @click.option("--preset", "preset_name", default="default", show_default=True, metavar="NAME|FILE.toml")
 @click.option("--baseline", default="sdpa", show_default=True, help="Implementation that ratios are shown against.")
 @click.option("--resolution", type=Percent(), default="2%", show_default=True, help="Differences below this are a tie.")
-@click.option("--max-rounds", type=click.IntRange(min=9), help="Most rounds of a cell; the preset's by default.")
+@click.option("--max-rounds", type=click.IntRange(9, 1280), help="Most rounds of a cell; the preset's by default.")
 @click.option("--seed", default=0, show_default=True, help="Of inputs, weights and the order within rounds.")
 @click.option("--output", type=click.Path(path_type=Path), help="Run folder; a new one under results/ by default.")
 @click.option(
@@ -72,26 +72,30 @@ def command(
     """
     from harness import bench
     from harness.measurement.presets import load_preset
-    from harness.runs import new_run_folder, newest_run
+    from harness.records import RunFolder
+    from harness.runs import locked, new_run_folder, newest_run
 
     start = perf_counter()
     now = datetime.now().astimezone()
     if resume is not None:
-        run = bench.resume(newest_run() if resume == NEWEST else Path(resume))
-    else:
-        request = bench.Request(
-            names=names,
-            plugins=plugins,
-            preset_name=preset_name,
-            preset=load_preset(preset_name),
-            baseline=baseline,
-            resolution=resolution,
-            max_rounds=max_rounds,
-            seed=seed,
-            command=shlex.join(["mha", *sys.argv[1:]]),
-        )
-        run = bench.begin(request, output or new_run_folder(preset_name, now), now)
-    return _carry_out(run, start)
+        folder = newest_run() if resume == NEWEST else Path(resume)
+        RunFolder(folder).info()  # what is no run folder gets no lock file either
+        with locked(folder):
+            return _carry_out(bench.resume(folder), start)
+    request = bench.Request(
+        names=names,
+        plugins=plugins,
+        preset_name=preset_name,
+        preset=load_preset(preset_name),
+        baseline=baseline,
+        resolution=resolution,
+        max_rounds=max_rounds,
+        seed=seed,
+        command=shlex.join(["mha", *sys.argv[1:]]),
+    )
+    run = bench.begin(request, output or new_run_folder(preset_name, now), now)
+    with locked(run.folder.path):
+        return _carry_out(run, start)
 
 
 def _carry_out(run: Bench, start: float) -> int:

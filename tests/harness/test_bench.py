@@ -11,6 +11,7 @@ import pytest
 
 from harness.cli import run
 from harness.records import RunFolder
+from harness.runs import locked
 
 PRESET = """
 title = "tiny"
@@ -94,6 +95,23 @@ def test_a_killed_run_resumes_and_loses_nothing_that_was_finished(preset: Path) 
     assert len(keys) == len(set(keys)) == 4 * len(NAMES)
     answers = [(answer.implementation, answer.probe) for answer in folder.semantics()]
     assert len(answers) == len(set(answers)), "what is answered is not asked again"
+
+
+def test_two_processes_never_write_into_one_run(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+    before = Path("run/measurements.jsonl").read_text()
+    capfd.readouterr()
+    with locked(Path("run")):
+        assert run(["bench", "--resume", "run"]) == 2
+    assert "another mha bench writes into run right now" in capfd.readouterr().err
+    assert Path("run/measurements.jsonl").read_text() == before
+    assert run(["bench", "--resume", "run"]) == 0
+
+
+def test_rounds_too_few_for_any_verdict_are_refused(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "--preset", str(preset), "--max-rounds", "9", "--output", "run"]) == 2
+    assert "9 rounds can tell nothing about 5 implementations" in capfd.readouterr().err
+    assert not Path("run").exists()
 
 
 def test_a_run_of_another_machine_is_not_resumed(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
