@@ -15,9 +15,13 @@ from harness.cli.console import plugin_option, progress
 from harness.cli.report_command import print_verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.bench import Bench
 
 NEWEST = "newest"
+LEAST_SHARE = 0.005
+"""Phases of a run that took a smaller share are not told."""
 
 
 class Percent(click.ParamType[float, float]):
@@ -120,6 +124,18 @@ def _carry_out(run: Bench, start: float) -> int:
     differing = [record for record in run.folder.semantics() if record.status == "differs"]
     for answer in differing:
         click.echo(f"{answer.implementation}: {answer.probe} differs: {answer.reproduce}")
-    click.echo(f"took {(perf_counter() - start) / 60:.1f} minutes")
+    click.echo(f"took {_duration(perf_counter() - start)}{_shares(run.folder.info().phases_s)}")
     print_verdict(rendered)
     return 1 if failed or differing else 0
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
+
+
+def _shares(phases_s: Mapping[str, float]) -> str:
+    """Where the run's time went, largest first: a sweep's time should be spent measuring."""
+    total = sum(phases_s.values())
+    largest = sorted(phases_s.items(), key=lambda phase: -phase[1])
+    parts = [f"{name} {seconds / total:.0%}" for name, seconds in largest if seconds / total >= LEAST_SHARE]
+    return f": {', '.join(parts)}" if parts else ""

@@ -29,6 +29,9 @@ from harness.subject import prepare
 from harness.verification.inputs import Inputs, make_inputs
 from implementations.spec import Case, Implementation, MaskKind
 
+ANSWERS = "answers"
+"""The phase in which answers at the timed shape are held against the oracle, each one's first call included."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -65,7 +68,7 @@ class CellResult:
     measurements: tuple[Measurement, ...]
     """One for each name of the task, in its order."""
     phases_s: dict[str, float]
-    """Wall seconds by phase: verification, warm-up, timed, memory."""
+    """Wall seconds by phase: answers, warm-up, timed, memory."""
 
 
 def measure_cell(task: CellTask) -> CellResult:
@@ -140,7 +143,7 @@ class _Cell:
         able = [implementation for implementation in self.implementations if self._is_able(implementation)]
         if not able:
             return
-        with self._phase("verification"):
+        with self._phase(ANSWERS):
             inputs = self._inputs()
             _warm_torch_up(inputs)
             oracle = ShapeOracle(inputs, gradients=self.workload.mode == "training", seed=self.settings.seed)
@@ -148,7 +151,7 @@ class _Cell:
                 self._prepare(implementation, inputs, oracle)
         if self.calls:
             self._time()
-            with self._phase("verification"):
+            with self._phase(ANSWERS):
                 for name in list(self.calls):
                     self._judge(name, oracle, "after the last timed block, ")
             with self._phase("memory"):

@@ -1,6 +1,7 @@
 """The main job end to end, on a preset small enough for a test: verify, measure, resume, render."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def test_one_command_verifies_measures_and_reports(preset: Path, capfd: pytest.C
     assert {record.status for record in folder.checks()} <= {"passed", "known_failure", "unsupported"}
     assert out.count("S 8, causal") <= 1 <= out.count("S 32")
     assert "report: run/report.html" in out
+    assert re.search(r"^took [\d.]+ (seconds|minutes): .*timed \d+%", out, re.MULTILINE)
     assert "USDT" not in out + err
     for name in ("report.html", "report.md", "results.csv", "junit.xml", "pytest-benchmark.json"):
         assert (folder.path / name).stat().st_size > 0

@@ -48,7 +48,7 @@ def test_every_cell_is_recorded_in_order_with_progress_and_phases(make_folder, w
     left = [seconds for *_, seconds in progress]
     assert left[0] > 0 == left[-1]
     phases = folder.info().phases_s
-    assert phases.keys() == {"verification", "warm-up", "timed", "memory", "rest"}
+    assert phases.keys() == {"answers", "warm-up", "timed", "memory", "rest"}
     assert all(seconds > 0 for seconds in phases.values())
 
 
