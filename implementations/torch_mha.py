@@ -32,6 +32,8 @@ class TorchMHA(nn.Module):
         num_heads = self.mha.num_heads
         if mask is not None:
             check_mask(mask, (batch_size, num_heads, seq_len, seq_len))
+        if batch_size == 0:
+            mask, is_causal = None, False  # there is nothing to hide, and torch cannot reshape a mask of no items
         if is_causal:
             # The module wants the dense mask beside the flag: without it, eval drops causality in silence.
             future = torch.ones(seq_len, seq_len, dtype=torch.bool, device=x.device).triu(diagonal=1)

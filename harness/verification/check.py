@@ -184,10 +184,15 @@ def only_wide(cases: Cases) -> Cases:
     return wide
 
 
-def one(case: Case, *, also_slow: bool = True) -> Cases:
-    """Just this case, in the dtype and on the device asked for; not for slow implementations if it is a long one."""
+def one(case: Case, *, also_slow: bool = True, masks: Iterable[MaskKind] = ()) -> Cases:
+    """Just this case, in the dtype and on the device asked for; not for slow implementations if it is a long one.
+
+    With masks, the case under each of them.
+    """
+    masks = tuple(masks) or (case.mask,)
 
     def cases(dtype: str, device: str, slow: bool) -> Iterable[Case]:
-        return () if slow and not also_slow else (replace(case, dtype=dtype, device=device),)
+        wanted = () if slow and not also_slow else masks
+        return tuple(replace(case, dtype=dtype, device=device, mask=mask) for mask in wanted)
 
     return cases

@@ -258,11 +258,12 @@ class _Solver:
         """The gradient of some rows of logits, dS (B, H, R, S).
 
         The row sum, however it is computed (from P and dP, or as dO times the output P V and its errors), is rounded
-        once for all keys, at the size of its terms: what is left of it does not average out over the keys.
+        once for all keys, at the size of its terms: what is left of it does not average out over the keys. Without
+        errors it is that of P and dP, which leaves nothing at all of dS where there is only one key.
         """
         dweights = self.rounding.product(do, self.v.transpose(-1, -2))
         row_sum = self.rounding.cancelled(
-            (do * heads).sum(-1, keepdim=True),
+            ((weights * dweights).sum(-1, keepdim=True) + (do * (heads - weights @ self.v)).sum(-1, keepdim=True)),
             lambda: (do.abs() * (weights @ self.v.abs())).sum(-1, keepdim=True),
         )
         return self.rounding.cancelled(

@@ -87,6 +87,19 @@ def test_an_answer_that_rounding_drowns_is_no_evidence() -> None:
 
 
 FALSE_ALARMS = {
+    "one key, so no gradient of the logits at all": FuzzCase(
+        batch_size=1,
+        seq_len=1,
+        num_heads=3,
+        head_dim=8,
+        dtype="float64",
+        mode="training",
+        mask=MaskPlan("hqk", "nothing", "emptied", "contiguous"),
+        x_scale=1e-3,
+        item_scale=1e-3,
+        logit_scale=10.0,
+        numbers=146,
+    ),
     "keys alike, so a row sum's error does not average out": FuzzCase(
         batch_size=1, seq_len=44, num_heads=1, head_dim=5, mode="training", item_scale=1e-3
     ),
