@@ -9,20 +9,26 @@ from math import comb
 from pathlib import Path
 from time import perf_counter
 
+from harness.children import Children, Died, Task
 from harness.describe import describe_all
 from harness.errors import UserError
 from harness.measurement.cell import Settings
 from harness.measurement.environment import describe_environment
+from harness.measurement.noise import NoiseTask, measure_noise
 from harness.measurement.presets import Preset
 from harness.measurement.sweep import run_sweep
 from harness.measurement.timing import rounds_needed
 from harness.plugins import load_with_plugins
-from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
+from harness.records import FORMAT_VERSION, Noise, RunFolder, RunInfo, Workload
 from harness.registry import Registered, select
 from harness.verification.semantics import CHEAP, Questions, put_all, refuse_unknown_probes
 from harness.verification.suite import Selection
 from harness.verification.verify import reasons_against_timing, verify
 from implementations.spec import ALL_DTYPES
+
+NOISE_TRIALS = 3
+NOISE_SECONDS = 1.0
+NOISE_TIMEOUT_S = 120.0
 
 Advance = Callable[[int, int, str, float | None], None]
 """Called with what is done, the total, what is being done now, and the seconds left where they are known."""
@@ -93,6 +99,24 @@ class Bench:
         ):
             self.folder.append(record)
         self._note_phase("semantics", perf_counter() - start)
+
+    def sense_noise(self) -> Noise | None:
+        """See once, before anything is measured, how fine a difference the machine can tell right now.
+
+        None if a CUDA device is to be measured, whose noise is another, or if the trials' process died.
+        """
+        if self.info.workloads[0].device != "cpu" or self.folder.info().noise is not None:
+            return self.folder.info().noise
+        start = perf_counter()
+        threads = max(workload.threads for workload in self.info.workloads)
+        task = NoiseTask(NOISE_TRIALS, NOISE_SECONDS, threads, self.info.resolution, self.info.seed)
+        with Children(workers=1) as children:
+            noise = children.run(Task(measure_noise, (task,), NOISE_TIMEOUT_S))
+        if isinstance(noise, Died):
+            return None
+        self.folder.write_info(self.folder.info().model_copy(update={"noise": noise}))
+        self._note_phase("noise", perf_counter() - start)
+        return noise
 
     def measure(self, advance: Advance) -> None:
         """Measure the workloads that the folder does not hold yet."""

@@ -9,8 +9,10 @@ pandas, so that reports can be made on a machine without torch.
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -274,6 +276,49 @@ class Environment(Record):
     """Cores that everything else on the machine kept busy when the run began."""
 
 
+class NoiseTrial(Record):
+    """One implementation, timed against itself."""
+
+    verdict: Literal["faster", "slower", "tied", "unresolved"]
+    """Anything but ``tied`` and ``unresolved`` is false."""
+    low: float
+    """Lower end of the interval of the ratio of their times; 0 without a finite interval."""
+    high: float
+    """Upper end; infinite without a finite interval."""
+    rounds: int
+    timed_s: float
+
+    @property
+    def resolves(self) -> float:
+        """Half of the interval's width, as a share: the difference that these rounds can tell."""
+        return math.sqrt(self.high / self.low) - 1.0 if self.low > 0 else math.inf
+
+
+class Noise(Record):
+    """How fine a difference the machine could see, from trials in which there was none."""
+
+    threads: int
+    seconds: float
+    """Of timed rounds that each trial was given."""
+    resolution: float
+    """Half-width of the band of ratios called tied."""
+    trials: tuple[NoiseTrial, ...] = Field(min_length=1)
+
+    @property
+    def resolves(self) -> float:
+        """What a trial can tell, as a share: the median over the trials."""
+        return median(trial.resolves for trial in self.trials)
+
+    @property
+    def worst(self) -> float:
+        """The same of the noisiest trial."""
+        return max(trial.resolves for trial in self.trials)
+
+    def count(self, *verdicts: str) -> int:
+        """Trials with one of these verdicts."""
+        return sum(trial.verdict in verdicts for trial in self.trials)
+
+
 class RunInfo(Record):
     """Contents of ``run.json``."""
 
@@ -298,6 +343,8 @@ class RunInfo(Record):
     implementations: tuple[ImplementationInfo, ...]
     workloads: tuple[Workload, ...]
     """Every planned workload, also those not finished."""
+    noise: Noise | None = None
+    """How fine a difference the machine could see when the run began; None where it was not measured."""
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Wall seconds by phase (verification, timed, warm-up, memory, ...), once known."""
 

@@ -43,11 +43,13 @@ class Advice:
     each."""
     warnings: tuple[str, ...]
     """What a reader must know before following the headlines."""
+    noise: str
+    """How fine a difference the machine could tell; empty if that was not measured."""
 
     def lines(self) -> tuple[str, ...]:
-        """Headlines with their evidence, then faults and warnings, one line each."""
+        """Headlines with their evidence, the machine's noise, then faults and warnings, one line each."""
         headlines = (" ".join((headline.claim, *headline.evidence)) for headline in self.headlines)
-        return (*headlines, *self.faults, *self.warnings)
+        return (*headlines, *filter(None, [self.noise]), *self.faults, *self.warnings)
 
 
 def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
@@ -61,6 +63,7 @@ def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
         losers=tuple(_losers(run, judgement, judged, winners, names)),
         faults=tuple(_faults(judgement, names)),
         warnings=tuple(_warnings(run, judgement, winners)),
+        noise=text.noise_sentence(run.info.noise) if run.info.noise else "",
     )
 
 
@@ -252,6 +255,11 @@ def _warnings(run: Run, judgement: Judgement, champions: set[str]) -> Iterable[s
         yield (
             f"The baseline {run.info.baseline} has no time in {text.plural(missing, 'workload')}: "
             "ratios there are against the fastest."
+        )
+    if run.info.noise is not None and run.info.noise.count("faster", "slower"):
+        yield (
+            f"When the run began, {text.plural(run.info.noise.count('faster', 'slower'), 'trial')} of "
+            f"{len(run.info.noise.trials)} told equal calls apart: verdicts near the band may be false."
         )
     machine = run.info.environment
     if machine.busy_cores > BUSY:

@@ -53,6 +53,9 @@ def _verdict(content: Content) -> Iterator[str]:
     for headline in content.advice.headlines:
         yield f"**{escape(headline.claim)}** {escape(' '.join(headline.evidence))}"
         yield ""
+    if content.advice.noise:
+        yield escape(content.advice.noise)
+        yield ""
     for warning in content.advice.warnings:
         yield f"> {escape(text.clip(warning, MAX_TEXT))}"
         yield ""

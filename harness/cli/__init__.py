@@ -1,4 +1,4 @@
-"""The command line: `mha list | explain | verify | bench | report`.
+"""The command line: `mha list | explain | verify | bench | report | noise | selftest`.
 
 Commands are loaded when they are called: `mha --help` imports neither torch nor pandas nor matplotlib. Exit codes:
 0 good, 1 a verification failure, 2 a usage or environment error, said in one line on standard error.
@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": "Run the shared checks: is it right?",
     "bench": "Verify, time and measure memory, and write the report: which one to use here?",
     "report": "Render the report of a run again.",
+    "noise": "How fine a difference this machine can see right now.",
     "selftest": "Run the shared checks on wrong implementations: does the verifier catch them?",
 }
 """Each command and its line in the help; `harness.cli.<name>_command` holds it."""

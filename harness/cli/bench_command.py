@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.console import plugin_option, progress
+from harness.cli.options import Percent
 from harness.cli.report_command import print_verdict
 
 if TYPE_CHECKING:
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
 NEWEST = "newest"
 LEAST_SHARE = 0.005
 """Phases of a run that took a smaller share are not told."""
-
-
-class Percent(click.ParamType[float, float]):
-    """A share such as ``2%`` or ``0.02``."""
-
-    name = "percent"
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Turn the text into a number between 0 and 1."""
-        if isinstance(value, float):
-            return value
-        try:
-            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
-        except ValueError:
-            share = -1.0
-        if not 0 < share < 1:
-            self.fail(f"{value!r} is not a share such as 2% or 0.02", param, ctx)
-        return share
 
 
 @click.command("bench")
@@ -112,6 +95,8 @@ def _carry_out(run: Bench, start: float) -> int:
             run.verify(advance)
         with progress("asking") as advance:
             run.ask(advance)
+        with progress("sensing the machine's noise"):
+            run.sense_noise()
         with progress("measuring") as advance:
             run.measure(advance)
     except KeyboardInterrupt:

@@ -2,15 +2,18 @@
 
 ``python tests/benchmarks/selftest_seeds.py --seeds 20`` runs, for each seed, every wrong implementation against the
 check that is meant to name it (and against the others if that one passes), and every registered implementation
-against the whole suite. In one process and on one thread: a seed takes two to three minutes of one core, most of it
-for the interpreted kernel, which ``--without`` leaves out.
+against the whole suite. A seed takes two to three minutes of one core, most of it for the interpreted kernel, which
+``--without xformers`` leaves out; ``--jobs`` says how many seeds run side by side.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
+from multiprocessing import get_context
 
 import click
 import torch
@@ -31,25 +34,32 @@ from implementations.spec import ALL_DTYPES
 
 
 @dataclass
-class Margins:
-    """The budget's margins over all seeds so far."""
+class Result:
+    """What one seed gave, or several together."""
 
-    of_right: dict[str, CheckRecord] = field(default_factory=dict)
+    survivors: list[str] = field(default_factory=list)
+    """Mutants that no check failed on."""
+    alarms: list[str] = field(default_factory=list)
+    """Failures of what is right, each with the command that repeats it."""
+    closest: dict[str, CheckRecord] = field(default_factory=dict)
     """By dtype: the passed check that used most of its budget."""
-    of_numeric: dict[str, Excess] = field(default_factory=dict)
+    excesses: dict[str, Excess] = field(default_factory=dict)
     """By numeric mutant: its largest error over the budget, at the seed where that is smallest."""
+    duration_s: float = 0.0
 
-    def add_right(self, record: CheckRecord) -> None:
-        self.of_right = closest_by_dtype([*self.of_right.values(), record])
+    def add(self, other: Result) -> None:
+        """Take another seed's result in."""
+        self.survivors += other.survivors
+        self.alarms += other.alarms
+        self.closest = closest_by_dtype([*self.closest.values(), *other.closest.values()])
+        for name, excess in other.excesses.items():
+            self.excesses[name] = min(excess, self.excesses.get(name, excess))
 
     def in_short(self) -> str:
         """Both margins in a few words, so that a run cut short has shown them."""
-        share = max(record.budget_used or 0.0 for record in self.of_right.values())
-        least = min(self.of_numeric.values()).factor
+        share = max(record.budget_used or 0.0 for record in self.closest.values())
+        least = min(self.excesses.values()).factor
         return f"so far right ones use up to {share:.2f} of a budget, numeric mutants at least {least:.2f}"
-
-    def add_numeric(self, name: str, excess: Excess) -> None:
-        self.of_numeric[name] = min(excess, self.of_numeric.get(name, excess))
 
 
 def is_caught(mutant: Mutant, seed: int) -> bool:
@@ -72,49 +82,52 @@ def right_records(seed: int, without: Sequence[str]) -> Iterator[CheckRecord]:
                 yield from records_of(mutant.implementation, stage, seed)
 
 
-def run_seed(seed: int, without: Sequence[str], margins: Margins) -> tuple[int, int]:
-    """Mutants that survive and false alarms of one seed, each printed as it is found."""
-    survivors = alarms = 0
+def run_seed(seed: int, without: Sequence[str]) -> Result:
+    """Everything about one seed, on one thread."""
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    result = Result()
     for mutant in load_zoo().mutants:
         torch.manual_seed(seed)  # for mutants that draw
         if not mutant.equivalent and not is_caught(mutant, seed):
-            survivors += 1
-            click.echo(f"seed {seed}: {mutant.name} survives")
+            result.survivors.append(mutant.name)
         if mutant.numeric:
-            margins.add_numeric(mutant.name, excess_of(mutant, seed))
-    for record in right_records(seed, without):
-        if record.status in BAD_CHECK_STATUSES:
-            alarms += 1
-            click.echo(f"seed {seed}: false alarm: {record.reproduce}: {'; '.join(record.reasons)}")
-        elif record.status == "passed":
-            margins.add_right(record)
-    return survivors, alarms
+            result.excesses[mutant.name] = excess_of(mutant, seed)
+    records = list(right_records(seed, without))
+    result.closest = closest_by_dtype(records)
+    result.alarms = [
+        f"{record.reproduce}: {'; '.join(record.reasons)}" for record in records if record.status in BAD_CHECK_STATUSES
+    ]
+    result.duration_s = time.monotonic() - start
+    return result
 
 
 @click.command()
 @click.option("--seeds", default=20, show_default=True, help="How many seeds, from --first on.")
 @click.option("--first", default=0, show_default=True)
 @click.option("--without", multiple=True, help="Registered implementation to leave out; may be repeated.")
-def main(seeds: int, first: int, without: tuple[str, ...]) -> None:
+@click.option("--jobs", default=2, show_default=True, help="Seeds that run side by side.")
+def main(seeds: int, first: int, without: tuple[str, ...], jobs: int) -> None:
     """Print score and false alarms for each seed, and the margins over all of them."""
-    torch.set_num_threads(1)
-    margins = Margins()
     wrong = sum(not mutant.equivalent for mutant in load_zoo().mutants)
-    good = True
-    for seed in range(first, first + seeds):
-        start = time.monotonic()
-        survivors, alarms = run_seed(seed, without, margins)
-        good = good and not survivors and not alarms
-        duration = time.monotonic() - start
-        score = f"{wrong - survivors} of {wrong} caught, {alarms} false alarms"
-        click.echo(f"seed {seed}: {score}, {duration:.0f} s; {margins.in_short()}")
+    together = Result()
+    numbers = range(first, first + seeds)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for seed, result in zip(numbers, pool.map(run_seed, numbers, repeat(without)), strict=True):
+            together.add(result)
+            for name in result.survivors:
+                click.echo(f"seed {seed}: {name} survives")
+            for alarm in result.alarms:
+                click.echo(f"seed {seed}: false alarm: {alarm}")
+            score = f"{wrong - len(result.survivors)} of {wrong} caught, {len(result.alarms)} false alarms"
+            click.echo(f"seed {seed}: {score}, {result.duration_s:.0f} s; {together.in_short()}")
     click.echo("\nright implementations: the largest share of a budget")
-    for dtype, worst in margins.of_right.items():
-        click.echo(f"  {dtype}: {worst.budget_used:.2f} ({worst.implementation}, {worst.check}, {worst.case})")
+    for dtype, closest in together.closest.items():
+        click.echo(f"  {dtype}: {closest.budget_used:.2f} ({closest.implementation}, {closest.check}, {closest.case})")
     click.echo("\nnumeric mutants: largest error / budget, at the seed where it is smallest")
-    for name, excess in sorted(margins.of_numeric.items(), key=lambda entry: entry[1]):
+    for name, excess in sorted(together.excesses.items(), key=lambda entry: entry[1]):
         click.echo(f"  {name}: {excess.factor:.3g} ({excess.dtype})")
-    raise SystemExit(0 if good else 1)
+    raise SystemExit(1 if together.survivors or together.alarms else 0)
 
 
 if __name__ == "__main__":

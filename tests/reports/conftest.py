@@ -14,6 +14,7 @@ from harness.records import (
     Environment,
     ImplementationInfo,
     Measurement,
+    Noise,
     RunFolder,
     RunInfo,
     Samples,
@@ -57,6 +58,7 @@ class Sketch:
     checked: bool = True
     planned: bool = True
     """Whether there are workloads at all."""
+    machine_noise: Noise | None = None
     busy_cores: float = 0.1
 
     def workloads(self) -> tuple[Workload, ...]:
@@ -128,6 +130,7 @@ def run_info(sketch: Sketch) -> RunInfo:
         ),
         implementations=tuple(describe(name) for name in sketch.implementations),
         workloads=sketch.workloads(),
+        noise=sketch.machine_noise,
         phases_s={"verification": 41.2, "timing": 163.0},
     )
 

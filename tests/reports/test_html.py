@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 import pytest
 
 import reports
+from harness.records import Noise, NoiseTrial
 from reports.tables import HAZARD_MARK
 
 HOSTILE = "<script>alert(1)</script>"
@@ -161,6 +162,20 @@ def test_the_whole_environment_and_the_command_are_shown(default_page):
     facts = ("mha bench --preset quick", "5b1c9e02", "Synthetic CPU", "0123abc+changes", "AVX512", "2.13.0")
     assert [fact for fact in facts if fact not in section] == []
     assert "time for verification" in section
+
+
+def test_what_the_machine_resolves_heads_the_report(page_of):
+    trials = [NoiseTrial(verdict="tied", low=1 / x, high=x, rounds=80, timed_s=1.0) for x in (1.01, 1.014, 1.03)]
+    source = page_of(machine_noise=Noise(threads=2, seconds=1.0, resolution=0.02, trials=tuple(trials)))
+    header = source[: source.index("<nav")]
+    assert "This machine resolves 1.4% in 1 s (at worst 3.0%)." in header
+    assert "told equal calls apart" not in header
+
+
+def test_a_machine_that_tells_equal_calls_apart_is_warned_of(page_of):
+    trial = NoiseTrial(verdict="faster", low=0.9, high=0.95, rounds=80, timed_s=1.0)
+    source = page_of(machine_noise=Noise(threads=2, seconds=1.0, resolution=0.02, trials=(trial,)))
+    assert "1 trial of 1 told equal calls apart: verdicts near the band may be false" in source
 
 
 def test_a_busy_machine_and_an_interrupted_run_are_warned_of(page_of):
