@@ -6,6 +6,7 @@ What an `Implementation` would declare, such a file declares by constants: a fie
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
@@ -42,6 +43,7 @@ def adopt(module: ModuleType, name: str, origin: str) -> Implementation:
         UserError: there is no such code, or more than one that could be meant; a signature does not fit; or a
             constant has a value that the field does not take.
     """
+    _refuse_misspelt_constants(module, origin)
     attend, classes = getattr(module, "attend", None), _module_classes(module)
     fitting = [each for each in classes if _takes(each, None, None)]
     candidates = [*(["attend=attend"] if callable(attend) else []), *(f"build={each.__name__}" for each in fitting)]
@@ -58,6 +60,13 @@ def adopt(module: ModuleType, name: str, origin: str) -> Implementation:
     forward = inspect.signature(build.forward).parameters
     flag = "is_causal" in forward or any(each.kind is each.VAR_KEYWORD for each in forward.values())
     return _describe(module, name, origin, build, build=_checked_class(build, origin), has_causal_flag=flag)
+
+
+def _refuse_misspelt_constants(module: ModuleType, origin: str) -> None:
+    for name in vars(module):
+        close = difflib.get_close_matches(name, CONSTANTS, n=1, cutoff=0.85) if name.isupper() else []
+        if close and name not in CONSTANTS:
+            raise UserError(f"{origin}: {name} declares nothing; did you mean {close[0]}? Else begin it with _")
 
 
 def _module_classes(module: ModuleType) -> list[type[nn.Module]]:
@@ -126,7 +135,7 @@ def _describe(module: ModuleType, name: str, origin: str, code: object, **given:
 
 def _declared(field: str, value: object, where: str) -> object:
     try:
-        return TypeAdapter(get_type_hints(Implementation)[field]).validate_python(value)
+        return TypeAdapter(get_type_hints(Implementation)[field]).validate_python(value, strict=field == "gradients")
     except ValidationError as error:
         raise UserError(
             f"{where} does not fit (it declares what Implementation's {field} does): {describe(error)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.children import Children, Died, Task, deadline
 from harness.errors import UserError
-from harness.registry import Registered, Registry, load_file, load_registry
+from harness.registry import Registered, Registry, load_registry
 
 IMPORT_TIMEOUT_S = 60.0
 """For importing one plugin."""
@@ -42,10 +42,30 @@ def _import_in_child(path: Path, timeout_s: float) -> str:
     """Why a file cannot be imported; empty if it can."""
     try:
         with deadline(timeout_s):
-            load_file(path)
+            for registered in load_registry([path]).values():
+                if registered.plugin is not None:
+                    _try_weights(registered)
     except UserError as error:
         return str(error)
     return ""
+
+
+def _try_weights(registered: Registered) -> None:
+    """Refuse a module that the eight parameters do not load into: no check could say anything else of it.
+
+    Whatever else building it raises is for the checks to tell, on cases that it does not decline.
+    """
+    from harness.subject import WeightsError, prepare
+    from harness.verification.inputs import make_inputs
+    from implementations.spec import Case
+
+    inputs = make_inputs(Case(batch_size=1, seq_len=2, d_model=16, num_heads=2))
+    try:
+        prepare(registered.implementation, inputs.case, inputs.weights)
+    except WeightsError as error:
+        raise UserError(f"{registered.origin}: {error}") from None
+    except Exception:  # noqa: BLE001 - the checks tell it, with their cases
+        return
 
 
 def _refuse_unknown_checks(registered: Registered) -> None:

@@ -454,7 +454,7 @@ def _validated(model: type[RecordT], content: object, where: str) -> RecordT:
 def describe(error: ValidationError) -> str:
     """The first thing wrong, in one line: key, what came, what is allowed."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or "(whole)"
+    key = ".".join(str(part) for part in first["loc"])
     more = error.error_count() - 1
     came = "" if first["type"] in ("missing", "json_invalid") else f", got {repr(first['input'])[:80]}"
-    return f"{key}: {first['msg']}{came}" + (f" (and {more} more)" if more else "")
+    return (f"{key}: " if key else "") + f"{first['msg']}{came}" + (f" (and {more} more)" if more else "")

@@ -6,17 +6,22 @@ A module registers what it has by ``IMPLEMENTATION`` or ``IMPLEMENTATIONS``; a u
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
+import torch
+
+import harness
 import implementations
 from harness.errors import UserError
 from harness.plain_code import adopt
@@ -69,8 +74,20 @@ def select(registry: Registry, names: Iterable[str]) -> list[Registered]:
     chosen = list(dict.fromkeys(names)) or list(registry)
     unknown = [name for name in chosen if name not in registry]
     if unknown:
-        raise UserError(f"no implementation named {', '.join(map(repr, unknown))}; registered: {', '.join(registry)}")
+        raise UserError(
+            f"no implementation named {', '.join(map(repr, unknown))}; registered: {', '.join(registry)}"
+            + _hint(unknown[0], registry)
+        )
     return [registry[name] for name in chosen]
+
+
+def _hint(name: str, registry: Registry) -> str:
+    """What was meant, where that can be guessed."""
+    file = next((path for path in (Path(name), Path(f"{name}.py")) if path.suffix == ".py" and path.is_file()), None)
+    if file is not None:
+        return f"; for your own file: {file.stem} --plugin {file}"
+    close = difflib.get_close_matches(name, registry, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _discover(plugins: Sequence[Path]) -> Iterator[Registered]:
@@ -153,6 +170,13 @@ def _registered(declared: object, origin: str, plugin: Path | None = None) -> It
                 "._+-()= only, as in 'my_attention'"
             )
         yield Registered(entry, origin, plugin)
+
+
+def place_of(error: BaseException) -> str:
+    """`` (in attend, mine.py line 3)``: where an error left foreign code; empty if no such frame is left."""
+    ours = (str(Path(harness.__file__).parent), str(Path(torch.__file__).parent))
+    foreign = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return f" (in {foreign[-1].name}, {foreign[-1].filename} line {foreign[-1].lineno})" if foreign else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from harness.registry import one_line
 from harness.verification.inputs import DTYPES, Inputs, causal_mask
 from harness.verification.recording import Recording
 from implementations.projections import ProjectedAttention
 from implementations.spec import Case, Implementation, Mode
+
+
+class WeightsError(RuntimeError):
+    """The eight parameters do not fit the module that an implementation builds."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,12 @@ def _load(module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
     """Load all parameters of a module; buffers of its own, such as a table of causality, stay as they were built.
 
     Raises:
-        RuntimeError: a parameter is left without a value, is not there, or has another shape.
+        WeightsError: a parameter is left without a value, is not there, or has another shape.
     """
-    found = module.load_state_dict(parameters, strict=False)
+    try:
+        found = module.load_state_dict(parameters, strict=False)
+    except RuntimeError as error:  # torch's word for another shape
+        raise WeightsError(f"the weights do not load into the module: {one_line(error)}") from None
     own = dict(module.named_parameters())
     left = [name for name in found.missing_keys if name in own]
     misfits = [
@@ -119,7 +127,7 @@ def _load(module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
         *([f"it has no {', '.join(found.unexpected_keys)}"] if found.unexpected_keys else []),
     ]
     if misfits:
-        raise RuntimeError(
+        raise WeightsError(
             f"the weights do not load into the module: {' and '.join(misfits)}; name its projections W_q, W_k, W_v, "
             "W_o (each an nn.Linear with bias), or give pack= and unpack="
         )

@@ -40,7 +40,7 @@ class ProjectedAttention(nn.Module):
             (B, S, d_model), dtype and device of x.
 
         Raises:
-            TypeError: the mask is not bool.
+            TypeError: the mask is not bool, or `attend` returns something else than it should.
             ValueError: x or the mask has a shape that does not fit.
         """
         if x.dim() != 3 or x.shape[-1] != self.d_model:
@@ -49,7 +49,10 @@ class ProjectedAttention(nn.Module):
         if mask is not None:
             check_mask(mask, (batch_size, self.num_heads, seq_len, seq_len))
         q, k, v = (self._split(w(x)) for w in (self.W_q, self.W_k, self.W_v))
-        heads = self._attend(q, k, v, mask, is_causal=is_causal)
+        heads: object = self._attend(q, k, v, mask, is_causal=is_causal)
+        if not isinstance(heads, Tensor) or heads.shape != q.shape:
+            came = tuple(heads.shape) if isinstance(heads, Tensor) else type(heads).__name__
+            raise TypeError(f"attend must return (batch, heads, seq, d_k) = {tuple(q.shape)}, returned {came}")
         merged = heads.transpose(1, 2).reshape(batch_size, seq_len, self.d_model)
         y: Tensor = self.W_o(merged)
         return y

@@ -118,6 +118,12 @@ IMPLEMENTATIONS = (
                 source=f"{_EMPTY_ROWS_IN_THE_FAST_PATH}; seen on torch 2.13",
                 applies=_in_the_fast_path,
             ),
+            KnownFailure(
+                check="mask_and_flag_may_empty_a_row_together",
+                reason="in eval without gradients the native fast path gives NaN, where training gives 0",
+                source=f"{_EMPTY_ROWS_IN_THE_FAST_PATH}; seen on torch 2.13",
+                applies=_in_the_fast_path,
+            ),
         ),
         semantics=(
             *_OF_BOTH_PATHS,

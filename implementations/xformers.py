@@ -154,6 +154,7 @@ IMPLEMENTATION = Implementation(
     limits=(
         Limit("the interpreted kernel is forward only", lambda c: _on_cpu(c) and c.mode == "training"),
         Limit("the kernel refuses bfloat16 off an A100 or newer", lambda c: _on_cpu(c) and c.dtype == "bfloat16"),
+        Limit("from head_dim 65 on the kernel asks for a CUDA device", lambda c: _on_cpu(c) and c.head_dim > 64),
         Limit("head_dim above 512 is not supported", lambda c: c.head_dim > _KERNEL_HEAD_DIMS[-1]),
     ),
     semantics=(

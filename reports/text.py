@@ -120,9 +120,11 @@ def _figures(comparison: Comparison) -> tuple[str, str] | None:
     if comparison.verdict == "faster":
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     width = max(high - low, 1e-3)
-    # Half of the width is the noise: it shows in the last digit; but no end on one side of 1 is written as 1.
+    # Half of the width is the noise: it shows in the last digit; but no end is written as 0, nor as 1.
     decimals = min(3, max(0, math.ceil(-math.log10(width / 2))))
-    while decimals < 3 and any(end != 1 and float(f"{end:.{decimals}f}") == 1 for end in (low, high)):
+    while decimals < 3 and any(
+        end != (plain := float(f"{end:.{decimals}f}")) and plain in (0, 1) for end in (low, high)
+    ):
         decimals += 1
     return f"{ratio:.{decimals}f}", f"[{low:.{decimals}f}, {high:.{decimals}f}]"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.console import plugin_option, progress
-from harness.cli.options import Percent
+from harness.cli.options import Percent, seed_option
 from harness.cli.report_command import print_verdict
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LEAST_SHARE = 0.005
 @click.option("--baseline", default="sdpa", show_default=True, help="Implementation that ratios are shown against.")
 @click.option("--resolution", type=Percent(), default="2%", show_default=True, help="Differences below this are a tie.")
 @click.option("--max-rounds", type=click.IntRange(9, 1280), help="Most rounds of a cell; the preset's by default.")
-@click.option("--seed", default=0, show_default=True, help="Of inputs, weights and the order within rounds.")
+@seed_option("inputs, weights and the order within rounds")
 @click.option("--output", type=click.Path(path_type=Path), help="Run folder; a new one under results/ by default.")
 @click.option(
     "--resume",

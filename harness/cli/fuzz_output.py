@@ -52,6 +52,6 @@ def _print_finding(record: CheckRecord) -> None:
         screen.print(Text(f"  likely cause: {record.likely_cause}", "bold"))
     if record.budget_set_by:
         screen.print(Text(f"  the budget comes from {record.budget_set_by}", "dim"))
-    screen.print(Text(f"  again: {record.reproduce}", "dim"))
+    screen.print(Text(f"  again: {record.reproduce}", "dim"), soft_wrap=True)
     if record.reproducer:
-        screen.print(Text(f"  without mha: python {shlex.quote(record.reproducer)}\n", "dim"))
+        screen.print(Text(f"  without mha: python {shlex.quote(record.reproducer)}", "dim"), soft_wrap=True)

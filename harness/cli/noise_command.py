@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.console import output_option, progress, write_json
-from harness.cli.options import Percent
+from harness.cli.options import Percent, seed_option
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @click.option("--threads", type=click.IntRange(1), help="Of torch; as many as there are cores by default.")
 @click.option("--resolution", type=Percent(), default="2%", show_default=True, help="Differences below this are a tie.")
-@click.option("--seed", default=0, show_default=True, help="Of inputs and of the order within rounds.")
+@seed_option("inputs and of the order within rounds")
 @output_option("--json", "json_file", "Write the trials to this file, - for stdout.", dash=True)
 def command(
     trials: int, seconds: float, threads: int | None, resolution: float, seed: int, json_file: Path | None

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 class Percent(click.ParamType[float, float]):
@@ -21,3 +26,9 @@ class Percent(click.ParamType[float, float]):
         if not 0 < share < 1:
             self.fail(f"{value!r} is not a share such as 2% or 0.02", param, ctx)
         return share
+
+
+def seed_option(of_what: str) -> Callable[[CommandT], CommandT]:
+    """``--seed N``, as large as torch and Python's generators take it."""
+    seeds = click.IntRange(0, 2**32 - 1)
+    return click.option("--seed", type=seeds, default=0, show_default=True, help=f"Of {of_what}.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.console import console, progress, write_json
+from harness.cli.options import seed_option
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -21,7 +22,7 @@ _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 
 
 @click.command("selftest")
-@click.option("--seed", default=0, show_default=True, help="Of weights, inputs and masks.")
+@seed_option("weights, inputs and masks")
 @click.option("--mutant", "mutants", multiple=True, help="Only this wrong implementation; may be repeated.")
 @click.option(
     "--right",

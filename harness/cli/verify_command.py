@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.console import console, output_option, plugin_option, progress, require_device, write_json, written
+from harness.cli.options import seed_option
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
     help="Instead of the checks, generate cases for so long and shrink what fails; failures of before come first.",
 )
 @click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
-@click.option("--seed", default=0, show_default=True, help="Of weights, inputs and masks.")
+@seed_option("weights, inputs and masks")
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
@@ -94,7 +95,7 @@ def command(
 ) -> int:
     """Run the shared checks: is it right?
 
-    Without NAMEs, all registered implementations are verified. Exit code 1 if a check fails,
+    Without NAMEs, those of the plugins are verified, or all that are registered. Exit code 1 if a check fails,
     with --semantics if an answer differs from what is declared, with --fuzz if anything is found.
     """
     from harness.cli.fuzz_output import print_reports, search
@@ -112,7 +113,8 @@ def command(
     if weights is None and (layer or num_heads is not None):
         raise click.UsageError("--layer and --num-heads speak of a checkpoint; give the file by --weights")
     require_device(device)
-    chosen = select(load_with_plugins(plugins), names)
+    registry = load_with_plugins(plugins)
+    chosen = select(registry, names or [name for name, each in registry.items() if each.plugin is not None])
     if semantics:
         _refuse_beside(
             "--semantics",
@@ -227,11 +229,15 @@ def print_results(records: Sequence[CheckRecord]) -> None:
 _COLUMNS = {
     "passed": ("passed",),
     "failed": ("failed", "unexpected_pass"),
-    "crashed": ("crashed", "timeout"),
+    "crashed": ("crashed",),
+    "timed out": ("timeout",),
     "known failure": ("known_failure",),
     "no evidence": ("no_evidence",),
     "unsupported": ("unsupported", "unavailable"),
 }
+
+
+_BAD_COLUMNS = ("failed", "crashed", "timed out")
 
 
 def _table(records: Sequence[CheckRecord]) -> Table:
@@ -241,17 +247,22 @@ def _table(records: Sequence[CheckRecord]) -> Table:
     from harness.records import BAD_CHECK_STATUSES
 
     table = Table(title="Verification", title_justify="left")
-    table.add_column("implementation")
-    table.add_column("dtype")
-    for heading in (*_COLUMNS, "largest error / budget"):
+    columns = {
+        heading: statuses
+        for heading, statuses in _COLUMNS.items()
+        if heading in ("passed", "failed") or any(record.status in statuses for record in records)
+    }
+    table.add_column("implementation", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    for heading in (*columns, "largest error / budget"):
         table.add_column(heading, justify="right")
     for name, dtype in dict.fromkeys((r.implementation, r.dtype) for r in records):
         mine = [r for r in records if (r.implementation, r.dtype) == (name, dtype)]
-        counts = {heading: sum(r.status in statuses for r in mine) for heading, statuses in _COLUMNS.items()}
+        counts = {heading: sum(r.status in statuses for r in mine) for heading, statuses in columns.items()}
         used = [r.budget_used for r in mine if r.status == "passed" and r.budget_used is not None]
         bad = any(r.status in BAD_CHECK_STATUSES for r in mine)
         cells = [
-            Text(str(n) if n else "·", "bold red" if n and heading in ("failed", "crashed") else "")
+            Text(str(n) if n else "·", "bold red" if n and heading in _BAD_COLUMNS else "")
             for heading, n in counts.items()
         ]
         table.add_row(Text(name, "bold red" if bad else "bold"), dtype, *cells, f"{max(used):.2f}" if used else "·")
@@ -265,15 +276,23 @@ def _failures(records: Sequence[CheckRecord]) -> list[list[CheckRecord]]:
     implementation, and of each what there is most of first.
     """
     from harness.records import BAD_CHECK_STATUSES
+    from harness.verification.suite import RAISED
+    from harness.verification.verify import NOT_TRIED
 
     groups: dict[tuple[str, object], list[CheckRecord]] = {}
     for record in records:
         if record.status in BAD_CHECK_STATUSES:
-            alike = record.check if record.status == "failed" else record.reasons
+            by_itself = record.status != "failed" or record.reasons[0].startswith(RAISED)
+            alike = record.reasons if by_itself else record.check
             what = record.likely_cause or (record.status, alike)
             groups.setdefault((record.implementation, what), []).append(record)
     names = list(dict.fromkeys(name for name, _ in groups))
-    return sorted(groups.values(), key=lambda alike: (names.index(alike[0].implementation), -len(alike)))
+
+    def place(alike: Sequence[CheckRecord]) -> tuple[int, bool, int]:
+        first = alike[0]
+        return names.index(first.implementation), first.reasons[0].startswith(NOT_TRIED), -len(alike)
+
+    return sorted(groups.values(), key=place)
 
 
 def _print_failure(record: CheckRecord, others: Sequence[CheckRecord]) -> None:

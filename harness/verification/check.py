@@ -135,6 +135,19 @@ CORE = Case(batch_size=3, seq_len=7, d_model=48, num_heads=4)
 """Small and awkward: odd S, d_k = 12, several items and heads."""
 PAST_A_BLOCK = Case(batch_size=2, seq_len=130, d_model=64, num_heads=2)
 LONG = Case(batch_size=1, seq_len=600, d_model=16, num_heads=2)
+WIDE_HEADS = Case(batch_size=2, seq_len=9, d_model=192, num_heads=3)
+"""d_k = 64 and an odd number of heads."""
+WHOLE_BLOCKS = Case(batch_size=1, seq_len=512, d_model=8, num_heads=1)
+"""A multiple of every usual block size: nothing is left over for a kernel's last, partial block."""
+SIZES = (
+    WIDE_HEADS,
+    Case(batch_size=1, seq_len=9, d_model=256, num_heads=2),
+    Case(batch_size=1, seq_len=70, d_model=80, num_heads=1),
+    Case(batch_size=5, seq_len=7, d_model=72, num_heads=9),
+)
+"""Heads wider than a tile (d_k = 64, 128, 80), and more items and heads than a small grid."""
+VERY_LONG = Case(batch_size=1, seq_len=1030, d_model=8, num_heads=1)
+"""Past the length where kernels split the keys."""
 SQUARE = Case(batch_size=4, seq_len=4, d_model=32, num_heads=4)
 """B == S: a 2-D mask could be mistaken for one row for each item."""
 SMALL = (
@@ -157,17 +170,22 @@ def core(masks: Iterable[MaskKind] = ALL_MASK_KINDS, modes: Iterable[Mode] = ("i
 
 
 def thorough(mode: Mode) -> Cases:
-    """Every mask on the core shape, and the shapes where kernels go wrong: past a block, long, S = 1, B == S."""
+    """Every mask on the core shape, and the shapes where kernels go wrong: past a block, long, wide, S = 1, B == S."""
 
     def cases(dtype: str, device: str, slow: bool) -> Iterable[Case]:
         yield from core(modes=(mode,))(dtype, device, slow)
         shapes: list[tuple[Case, tuple[MaskKind, ...]]] = [
             *((small, ("none", "causal")) for small in SMALL),
             (SQUARE, ("causal_mask", "dense")),
-            (PAST_A_BLOCK, ("causal",) if slow else ("none", "causal", "padding")),
+            (PAST_A_BLOCK, ("causal",) if slow else ("none", "causal", "padding", "per_head", "dense")),
+            *((size, ("none",)) for size in SIZES),
         ]
         if not slow:
-            shapes.append((LONG, ("causal", "padding_causal")))
+            shapes += [
+                (WHOLE_BLOCKS, ("none", "causal")),
+                (LONG, ("causal", "padding_causal")),
+                (VERY_LONG, ("causal",)),
+            ]
         for shape, masks in shapes:
             for mask in masks:
                 yield replace(shape, mask=mask, mode=mode, dtype=dtype, device=device)

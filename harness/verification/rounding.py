@@ -210,11 +210,28 @@ def expect(problem: Problem, dtype: torch.dtype, *, seed: int = 0, samples: int 
             )
     oracle_error = 2.0 if dtype == torch.float64 else 1.0
     budgets = {
-        name: SAFETY * oracle_error * (_spread(spread[name], tensor) + rounding.unit * tensor.abs() + rounding.tiny)
+        name: SAFETY
+        * oracle_error
+        * (_spread(spread[name], tensor) + rounding.unit * _magnitude(name, tensor) + rounding.tiny)
         for name, tensor in _tensors(exact).items()
     }
     words = f"{str(dtype).removeprefix('torch.')} rounding (u = {rounding.unit:.1e})"
     return Expectation(exact, budgets, f"{words} with logits of up to {exact.largest_logit:.3g} in magnitude")
+
+
+def _magnitude(name: str, exact: Tensor) -> Tensor:
+    """What each element is rounded at: itself; in the gradient of x, a token that nothing uses at the size of others.
+
+    Its gradient is 0, but as a sum of terms that cancel where keys are centred, say.
+    """
+    magnitude = exact.abs()
+    if name != "x":
+        return magnitude
+    unused = (magnitude == 0).all(-1)
+    if bool(unused.all()) or not bool(unused.any()):
+        return magnitude
+    typical = exact.square().mean(-1).sqrt()[~unused].median()
+    return torch.where(unused[..., None], typical, magnitude)
 
 
 def _spread(of_samples: Tensor, exact: Tensor) -> Tensor:

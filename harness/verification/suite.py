@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.errors import UserError
 from harness.records import CheckRecord, CheckStatus
-from harness.registry import one_line
+from harness.registry import one_line, place_of
 from harness.verification.check import Check, CheckFailedError, Evidence, Trial
 from harness.verification.checks import errors, gradients, masks, outputs, relations, state, weights
 from harness.verification.inputs import make_inputs
@@ -26,6 +26,8 @@ CHECKS: tuple[Check, ...] = (
     *relations.CHECKS,
     *errors.CHECKS,
 )
+RAISED = "raised "
+"""What the reason of a check begins with that ended by an exception."""
 CHECK_NAMES = tuple(dict.fromkeys(check.name for check in CHECKS))
 NOT_BARRING = frozenset(check.name for check in CHECKS if not check.bars_timing)
 """Checks whose failure does not put the times in doubt."""
@@ -101,7 +103,7 @@ def run_item(implementation: Implementation, item: Item, selection: Selection) -
     except CheckFailedError as failure:
         reasons = (str(failure),)
     except Exception as error:  # noqa: BLE001 - whatever an implementation raises is the finding
-        reasons = (f"raised {one_line(error)}",)
+        reasons = (f"{RAISED}{one_line(error)}{place_of(error)}",)
     status, reasons = _judge(implementation, item, seen, reasons)
     return record(implementation, item, status, reasons, selection, seen, time.perf_counter() - start)
 

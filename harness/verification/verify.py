@@ -19,6 +19,8 @@ CHECK_TIMEOUT_S = 60.0
 """For one check on one case; those of an interpreted kernel take up to three seconds."""
 TIMEOUTS_IN_A_ROW = 3
 """After so many, what is left of an implementation in a dtype is not tried: it would take hours to say the same."""
+NOT_TRIED = "not tried"
+"""What the reason of such a check begins with."""
 _CHUNK_GRACE_S = 60.0
 """Beyond the deadlines of its checks, until a child is taken to have disarmed them."""
 
@@ -159,7 +161,7 @@ def _after_a_death(
     if not rest:
         return records, []
     if timeouts == TIMEOUTS_IN_A_ROW:
-        reason = f"not tried: the {timeouts} checks before it ran into the time-out ({death.reason})"
+        reason = f"{NOT_TRIED}: the {timeouts} checks before it ran into the time-out ({death.reason})"
         return [*records, *(_lost(chunk, item, "timeout", reason) for item in rest)], []
     base, _, number = chunk.folder.name.rpartition("-")
     folder = chunk.folder.with_name(f"{base}-{int(number) + 1}")

@@ -121,3 +121,15 @@ class CausalAlignedBottomRight(MultiHead):
     def causal(self, logits: Tensor) -> Tensor:
         queries, keys = logits.shape[-2:]
         return torch.ones(queries, keys, dtype=torch.bool, device=logits.device).triu(diagonal=1 + keys - queries)
+
+
+@wrong("masked_keys_lose_to_any_allowed_logit")
+class SmallFillBehindTheFlag(MultiHead):
+    """The causal flag fills with -1e4, where a mask fills with -inf, as GPT-2 did."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        logits = self.logits(q, k)
+        if is_causal and mask is None:
+            logits = torch.where(self.causal(logits), logits.new_tensor(-1e4), logits)
+            return self.mix(self.softmax(logits), v)
+        return self.mix(self.weights(logits, self.hidden(logits, mask, is_causal)), v)

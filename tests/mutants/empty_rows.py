@@ -147,3 +147,16 @@ class FillOfZero(MultiHead):
 
     def fill(self, logits: Tensor, hidden: Tensor) -> Tensor:
         return logits.masked_fill(hidden, 0.0)
+
+
+@wrong("mask_and_flag_may_empty_a_row_together")
+class OnlyMaskIsLookedAtForEmptyRows(MultiHead):
+    """The guard against empty rows sees the mask and not the causal flag beside it."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        logits = self.logits(q, k)
+        hidden = self.hidden(logits, mask, is_causal)
+        if hidden is None:
+            return self.mix(self.softmax(logits), v)
+        empty = torch.zeros_like(hidden[..., :1]) if mask is None else mask.all(dim=-1, keepdim=True)
+        return self.mix(self.softmax(self.fill(logits, hidden & ~empty)).masked_fill(empty, 0.0), v)

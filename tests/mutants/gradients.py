@@ -192,3 +192,105 @@ class BackwardUsesLatestCall(MultiHead):
 
     def _from_kept(self, gradient: Tensor) -> Tensor:
         return self.kept * (gradient - (self.kept * gradient).sum(dim=-1, keepdim=True))
+
+
+@wrong("eval_can_be_differentiated")
+class NoGraphInEval(MultiHead):
+    """In eval no graph is kept, whether gradients are enabled or not."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, is_causal: bool = False) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
+            return super().forward(x, mask, is_causal=is_causal)
+
+
+@wrong("frozen_parameters_leave_other_gradients_right")
+class QueriesDecideAboutGradients(MultiHead):
+    """No graph is kept unless the queries want a gradient, though keys and values may."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        heads = super().attend(q, k, v, mask, is_causal)
+        return heads if q.requires_grad else heads.detach()
+
+    def project(self, letter: str, x: Tensor) -> Tensor:
+        projected = super().project(letter, x)
+        return projected if self.W_q.weight.requires_grad or letter != "q" else projected.detach()
+
+
+@wrong("gradients_match_the_oracle")
+class LastWholeBlockSkippedInBackward(MultiHead):
+    """Where 64 divides the length, values of the last block get no gradient: it is taken for an empty rest."""
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        if v.shape[-2] == 0 or v.shape[-2] % 64:
+            return super().mix(weights, v)
+        return super().mix(weights, torch.cat([v[..., :-64, :], v[..., -64:, :].detach()], dim=-2))
+
+
+class _WeightsReused(torch.autograd.Function):
+    """P V whose backward writes into the weights that its forward kept."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, v: Tensor) -> Tensor:
+        ctx.kept = (weights.detach().clone(), v.detach().clone())
+        return weights @ v
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        weights, v = ctx.kept
+        dv = weights.transpose(-1, -2) @ gradient
+        weights.mul_(0.5)
+        return gradient @ v.transpose(-1, -2), dv
+
+
+@wrong("a_graph_can_be_used_twice")
+class BackwardOverwritesWhatItNeeds(MultiHead):
+    """The backward works in the buffer of saved weights, which a second backward finds changed."""
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return _WeightsReused.apply(weights, v)
+
+
+class _ReadsCotangentAsDense(torch.autograd.Function):
+    """The identity, whose backward takes the memory of the cotangent for contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if gradient.is_contiguous():
+            return gradient
+        memory = gradient.as_strided((gradient.untyped_storage().size() // gradient.element_size(),), (1,), 0)
+        return memory.repeat(gradient.numel() // len(memory) + 1)[: gradient.numel()].reshape(gradient.shape)
+
+
+@wrong("cotangents_may_have_any_strides")
+class CotangentReadAsDense(MultiHead):
+    """The backward ignores the strides of the gradient handed to it: that of a sum is expanded."""
+
+    def output(self, merged: Tensor) -> Tensor:
+        return _ReadsCotangentAsDense.apply(super().output(merged))
+
+
+class _SoftmaxRebuiltWithoutMaximum(torch.autograd.Function):
+    """Softmax whose backward rebuilds the weights from exponentials that overflow."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        ctx.save_for_backward(logits)
+        return logits.softmax(dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        exponentials = ctx.saved_tensors[0].exp()
+        weights = exponentials / exponentials.sum(-1, keepdim=True)
+        return weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+
+
+@wrong("large_logits_leave_other_items_alone")
+class MaximumForgottenInBackward(MultiHead):
+    """The backward rebuilds the weights without subtracting the row's maximum."""
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        return _SoftmaxRebuiltWithoutMaximum.apply(logits)

@@ -155,3 +155,57 @@ class LastKeyColumnOfMaskLost(ReadsMask):
             return mask
         visible = torch.zeros_like(mask[..., :1])
         return torch.cat([mask[..., :-1], visible], dim=-1)
+
+
+@wrong("a_mask_of_keys_may_hide_any_of_them")
+class KeyMaskTakenForLengths(MultiHead):
+    """Of a mask over keys only the number of unmasked ones counts, as if padding were always at the end."""
+
+    def check_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        mask = super().check_mask(x, mask)
+        if mask is None or mask.shape[-1] == 1 or mask.shape[-2] > 1 or (mask.dim() == 4 and mask.shape[1] > 1):
+            return mask
+        lengths = (~mask).sum(-1, keepdim=True)
+        return torch.arange(mask.shape[-1], device=mask.device) >= lengths
+
+
+@wrong("a_mask_of_keys_may_hide_any_of_them")
+class KeyMaskOfFirstHeadForAll(MultiHead):
+    """A mask over keys that differs by head is read for the first head only."""
+
+    def check_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        mask = super().check_mask(x, mask)
+        return mask[:, :1] if mask is not None and mask.dim() == 4 and mask.shape[2] == 1 else mask
+
+
+@wrong("matches_the_oracle")
+class LongMaskOfFirstHeadForAll(MultiHead):
+    """Past 64 keys, where queries come in tiles, all heads get the first head's mask."""
+
+    def check_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        mask = super().check_mask(x, mask)
+        return mask[..., :1, :, :] if mask is not None and mask.dim() > 2 and x.shape[1] > 64 else mask
+
+
+@wrong("the_flag_adds_to_the_mask")
+class LongMaskReplacesFlag(MultiHead):
+    """Past 64 keys, a mask takes the place of the causal flag within the last tile of 64 keys."""
+
+    def hidden(self, logits: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
+        hidden = super().hidden(logits, mask, is_causal)
+        if not is_causal or mask is None or logits.shape[-1] <= 64:
+            return hidden
+        index = torch.arange(logits.shape[-1], device=logits.device) // 64
+        return torch.where(index[:, None] == index, mask, hidden)
+
+
+@wrong("mask_layouts_mean_the_same")
+class TransposedMaskMisreadInBackward(MultiHead):
+    """The backward reads a transposed mask as if its memory were in order."""
+
+    def weights(self, logits: Tensor, hidden: Tensor | None) -> Tensor:
+        weights = super().weights(logits, hidden)
+        if hidden is None or hidden.stride(-1) <= 1 or hidden.shape[-2] == 1:
+            return weights
+        misread = super().weights(logits, hidden.transpose(-1, -2))
+        return misread + (weights - misread).detach()

@@ -213,3 +213,35 @@ class WrongInLongTraining(MultiHead):
         if self.training and logits.shape[-1] > 128:
             logits = torch.where(logits.isinf(), logits, 0.0 * logits)
         return super().softmax(logits)
+
+
+@wrong("matches_the_oracle")
+class WideHeadsCutOff(MultiHead):
+    """Of heads wider than one tile, only the first 64 channels meet."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return q[..., :64] @ k[..., :64].transpose(-1, -2) * self.scale(q.shape[-1])
+
+
+@wrong("matches_the_oracle")
+class SplitKeysCombinedWrongly(MultiHead):
+    """From 1,024 keys on, two halves of the keys are joined as if their normalisers were equal."""
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        if logits.shape[-1] < 1024:
+            return super().softmax(logits)
+        half = logits.shape[-1] // 2
+        parts = [torch.nan_to_num(part.softmax(dim=-1)) for part in (logits[..., :half], logits[..., half:])]
+        joined = torch.cat(parts, dim=-1)
+        return joined / joined.sum(-1, keepdim=True)
+
+
+@wrong("matches_the_oracle")
+class GridOfSixteen(MultiHead):
+    """Items and heads are launched in groups of 16, and a rest behind the first group is not computed."""
+
+    def merge(self, heads: Tensor) -> Tensor:
+        batch_size, num_heads = heads.shape[:2]
+        count = batch_size * num_heads
+        launched = torch.arange(count, device=heads.device) < max(16, count - count % 16)
+        return super().merge(heads * launched.view(batch_size, num_heads, 1, 1))

@@ -204,7 +204,7 @@ class KeysCentred(MultiHead):
     """The mean key is subtracted from every key."""
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().logits(q, k - k.detach().mean(dim=-2, keepdim=True))
+        return super().logits(q, k - k.mean(dim=-2, keepdim=True))
 
 
 @equivalent("2^(x log2 e) is e^x; the extra rounding is that of one product")

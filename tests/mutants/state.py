@@ -202,3 +202,16 @@ class ParametersLoadedInBfloat16(MultiHead):
 )
 class ParametersReadBackTransposed(MultiHead):
     """Parameters and their gradients are read back as (in, out)."""
+
+
+@wrong("new_weights_count_at_once")
+class FusedWeightsKept(MultiHead):
+    """In eval, the three projections are fused at the first call and used ever after."""
+
+    def project(self, letter: str, x: Tensor) -> Tensor:
+        if self.training or torch.is_grad_enabled():
+            return super().project(letter, x)
+        if not hasattr(self, "fused"):
+            layers = (self.W_q, self.W_k, self.W_v)
+            self.fused = torch.cat([w.weight for w in layers]), torch.cat([w.bias for w in layers])
+        return F.linear(x, *self.fused).chunk(3, dim=-1)["qkv".index(letter)]

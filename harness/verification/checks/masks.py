@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.verification.check import (
     LONG,
+    PAST_A_BLOCK,
     SQUARE,
     Check,
     CheckFailedError,
@@ -28,16 +29,18 @@ from implementations.spec import FullyMaskedRow
 
 
 def check_mask_layouts_mean_the_same(trial: Trial) -> Evidence:
-    """A mask gives the same output whether broadcast, expanded, dense or non-contiguous.
+    """A mask gives the same output and gradients whether broadcast, expanded, dense or non-contiguous.
 
     Catches a mask tiled in the wrong order over items and heads, and kernels that ignore strides.
     """
-    expectation = trial.expect(trial.inputs)
+    expectation = trial.expect(trial.inputs, gradients=trial.case.mode == "training")
     comparisons = []
     for form, mask in _layouts(trial.inputs).items():
-        output = trial.subject.infer(trial.inputs.with_mask(mask))
-        (comparison,) = evidence(expectation, {"output": output}).comparisons
-        comparisons.append(replace(comparison, tensor=f"output with the mask {form} {tuple(mask.shape)}"))
+        answer = trial.subject.answer(trial.inputs.with_mask(mask), trial.case.mode)
+        seen = evidence(expectation, answer.tensors)
+        comparisons += [
+            replace(c, tensor=f"{c.tensor} with the mask {form} {tuple(mask.shape)}") for c in seen.comparisons
+        ]
     return Evidence(tuple(comparisons), expectation.set_by)
 
 
@@ -58,6 +61,33 @@ def _layouts(inputs: Inputs) -> dict[str, Tensor]:
     if mask.dim() == 4 and mask.shape[0] == 1:
         forms["without the batch dimension"] = mask[0]
     return forms
+
+
+def check_a_mask_of_keys_may_hide_any_of_them(trial: Trial) -> Evidence:
+    """A mask over keys may hide the first ones, or some in between, for each item, for each head or for all alike.
+
+    Catches masks of keys that are taken for lengths, as kernels for padded batches want them.
+    """
+    inputs, case, comparisons, set_by = trial.inputs, trial.case, [], ""
+    index = torch.arange(case.seq_len, device=case.device)
+    holes = (index + torch.arange(case.batch_size, device=case.device)[:, None]) % 3 == 1  # (B, S)
+    by_head = (index + torch.arange(case.num_heads, device=case.device)[:, None]) % 3 == 0  # (H, S)
+    left = index < case.seq_len // 2
+    forms = {
+        "that hides the first keys": left.expand(case.batch_size, 1, 1, -1),
+        "with holes": holes[:, None, None],
+        "for all items": left[None],
+        "for all items, in four dimensions": holes[:1, None, None],
+        "for each head": by_head[None, :, None] | holes[:, None, None],
+    }
+    for form, mask in forms.items():
+        masked = inputs.with_mask(mask)
+        seen = evidence(
+            trial.expect(masked, gradients=case.mode == "training"), trial.subject.answer(masked, case.mode).tensors
+        )
+        comparisons += [replace(c, tensor=f"{c.tensor} with a mask of keys {form}") for c in seen.comparisons]
+        set_by = seen.set_by
+    return Evidence(tuple(comparisons), set_by)
 
 
 def check_masked_keys_have_no_influence(trial: Trial) -> Evidence:
@@ -91,7 +121,7 @@ def check_masked_keys_have_no_influence(trial: Trial) -> Evidence:
 def check_masked_keys_lose_to_any_allowed_logit(trial: Trial) -> Evidence:
     """A masked key has no influence even where all allowed logits are about -2e4 and its own is +2e4.
 
-    Catches small finite fills such as -1e4, additive or not.
+    Catches small finite fills such as -1e4, additive or not, in masks or behind the causal flag only.
     """
     inputs = _with_logits_of_two_levels(trial.inputs, allowed=-2e4, masked=2e4)
     return trial.compare_output(inputs, trial.prepare(inputs).infer(inputs))
@@ -103,7 +133,6 @@ def _with_logits_of_two_levels(inputs: Inputs, allowed: float, masked: float) ->
     W_q = 0 and b_q = 1 make every query all ones; W_k copies channel 0 into all of a head's channels, so a logit is
     sqrt(d_k) times that channel.
     """
-    assert inputs.mask is not None
     weights = {name: tensor.clone() for name, tensor in inputs.weights.items()}
     weights["W_q.weight"].zero_()
     weights["W_q.bias"].fill_(1.0)
@@ -112,7 +141,10 @@ def _with_logits_of_two_levels(inputs: Inputs, allowed: float, masked: float) ->
     weights["W_k.bias"].zero_()
     x = inputs.x.clone()
     root = inputs.case.head_dim**0.5
-    padding = inputs.mask.reshape(x.shape[0], x.shape[1])
+    if inputs.mask is None:  # the causal flag, which hides the last token from all but itself
+        padding = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]) == x.shape[1] - 1
+    else:
+        padding = inputs.mask.reshape(x.shape[0], x.shape[1])
     logits = torch.where(padding, masked, allowed + inputs.x[..., 0])  # allowed ones differ by about 1
     x[..., 0] = logits / root
     return replace(inputs, x=x, weights=weights)
@@ -163,16 +195,34 @@ def _policy_seen(trial: Trial, inputs: Inputs, output: Tensor) -> FullyMaskedRow
     return declared
 
 
-def check_a_row_may_lose_its_first_512_keys(trial: Trial) -> Evidence:
-    """A sliding window that hides whole leading blocks of keys gives the formula's output.
+def check_mask_and_flag_may_empty_a_row_together(trial: Trial) -> Evidence:
+    """Where padding at the left and the causal flag together leave a row no key, it gives what is declared.
 
-    Catches online softmax that computes exp(-inf - -inf) in a block without any unmasked key.
+    Catches guards against empty rows that look at the mask alone: a decoder on a batch that is padded on the left.
+    """
+    if "causal" not in trial.implementation.mask_kinds:
+        return Evidence()  # it takes no flag
+    left = torch.arange(trial.case.seq_len, device=trial.case.device) < 2
+    mask = left.expand(trial.case.batch_size, 1, 1, -1).clone()
+    mask[0] = False
+    inputs = replace(trial.inputs, mask=mask, is_causal=True)
+    answer = trial.subject.answer(inputs, trial.case.mode)
+    if trial.implementation.fully_masked_row == "nan":
+        return trial.compare_output(inputs, answer.output)  # the declared hazard reaches gradients as well
+    return evidence(trial.expect(inputs, gradients=trial.case.mode == "training"), answer.tensors)
+
+
+def check_a_row_may_lose_its_first_512_keys(trial: Trial) -> Evidence:
+    """A sliding window that hides whole leading blocks of keys gives the formula's output and gradients.
+
+    Catches online softmax that computes exp(-inf - -inf) in a block without any unmasked key, or differentiates it.
     """
     index = torch.arange(trial.case.seq_len)
     distance = index[:, None] - index[None, :]
     window = (distance < 0) | (distance >= 10)  # each query sees itself and the nine keys before it
     inputs = trial.inputs.with_mask(window.to(trial.case.device))
-    return trial.compare_output(inputs, trial.subject.infer(inputs))
+    answer = trial.subject.answer(inputs, trial.case.mode)
+    return evidence(trial.expect(inputs, gradients=trial.case.mode == "training"), answer.tensors)
 
 
 def check_an_all_false_mask_changes_nothing(trial: Trial) -> Evidence:
@@ -203,19 +253,32 @@ CHECKS = (
         check_mask_layouts_mean_the_same,
         core(("causal_mask", "padding", "padding_causal", "per_head", "dense")),
     ),
+    Check(check_mask_layouts_mean_the_same, core(("dense",), modes=("training",))),
     # With as many items as heads, a mask for each head could be mistaken for one for each item.
     Check(check_mask_layouts_mean_the_same, one(replace(SQUARE, mask="per_head"))),
     Check(
         check_masked_keys_have_no_influence,
         core(("causal", "causal_mask", "padding", "padding_causal", "per_head", "dense")),
     ),
-    Check(check_masked_keys_lose_to_any_allowed_logit, only_wide(core(("padding",)))),
+    Check(check_a_mask_of_keys_may_hide_any_of_them, core(("padding",), modes=("inference", "training"))),
+    Check(check_masked_keys_lose_to_any_allowed_logit, only_wide(core(("padding", "causal")))),
+    Check(
+        check_mask_and_flag_may_empty_a_row_together,
+        core(("padding",), modes=("inference", "training")),
+        bars_timing=False,
+    ),
     Check(
         check_fully_masked_row_is_as_declared,
         core(("dense", "padding", "per_head"), modes=("inference", "training")),
         bars_timing=False,
     ),
-    Check(check_a_row_may_lose_its_first_512_keys, one(replace(LONG, mask="causal_mask"), also_slow=False)),
+    *(
+        Check(
+            check_a_row_may_lose_its_first_512_keys, one(replace(LONG, mask="causal_mask", mode=mode), also_slow=False)
+        )
+        for mode in ("inference", "training")
+    ),
     Check(check_an_all_false_mask_changes_nothing, core(("causal_mask",))),
     Check(check_the_flag_adds_to_the_mask, core(("padding",), modes=("inference", "training"))),
+    Check(check_the_flag_adds_to_the_mask, one(replace(PAST_A_BLOCK, mask="padding"), also_slow=False)),
 )

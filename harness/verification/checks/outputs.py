@@ -10,7 +10,6 @@ from torch import Tensor
 
 from harness.verification.check import (
     CORE,
-    PAST_A_BLOCK,
     Check,
     CheckFailedError,
     Evidence,
@@ -22,7 +21,6 @@ from harness.verification.check import (
     thorough,
 )
 from harness.verification.rounding import SAFETY, Comparison, Expectation, baseline_error
-from implementations.spec import Case
 
 
 def check_output_is_like_the_input(trial: Trial) -> Evidence:
@@ -105,7 +103,8 @@ def check_large_logits_leave_other_items_alone(trial: Trial) -> Evidence:
     x = trial.inputs.x.clone()
     x[1] *= math.sqrt(300.0)
     inputs = replace(trial.inputs, x=x)
-    return trial.compare_output(inputs, trial.subject.infer(inputs))
+    answer = trial.subject.answer(inputs, trial.case.mode)
+    return evidence(trial.expect(inputs, gradients=trial.case.mode == "training"), answer.tensors)
 
 
 def check_an_empty_batch_gives_an_empty_output(trial: Trial) -> Evidence:
@@ -132,18 +131,14 @@ def check_any_strides_are_accepted(trial: Trial) -> Evidence:
     return Evidence(tuple(comparisons), set_by)
 
 
-WHOLE_BLOCKS = replace(PAST_A_BLOCK, seq_len=128)
-"""A multiple of every usual block size: nothing is left over for a kernel's last, partial block."""
-WIDE_HEADS = Case(batch_size=2, seq_len=9, d_model=192, num_heads=3)
-"""d_k = 64 and an odd number of heads."""
-
 CHECKS = (
     Check(check_output_is_like_the_input, core(("none", "causal"), modes=("inference", "training"))),
     Check(check_matches_the_oracle, thorough("inference")),
-    Check(check_matches_the_oracle, one(WHOLE_BLOCKS, also_slow=False)),
-    Check(check_matches_the_oracle, one(WIDE_HEADS)),
     Check(check_errors_are_small_on_the_whole, core(("none", "dense"), modes=("inference", "training"))),
-    Check(check_large_logits_leave_other_items_alone, core(("none", "causal", "padding"))),
+    Check(
+        check_large_logits_leave_other_items_alone,
+        core(("none", "causal", "padding"), modes=("inference", "training")),
+    ),
     Check(
         check_an_empty_batch_gives_an_empty_output,
         one(replace(CORE, batch_size=0), masks=("none", "causal", "causal_mask", "padding", "dense")),

@@ -70,6 +70,33 @@ def _written_over(inputs: Inputs, by: Inputs) -> Inputs:
     return inputs
 
 
+def check_new_weights_count_at_once(trial: Trial) -> Evidence:
+    """After weights are loaded anew or written over in place, the next call uses them, in eval and in training.
+
+    Catches projections that are fused or cast once and kept, as a validation between two epochs finds out.
+    """
+    drawn = [make_inputs(trial.case, trial.seed + number) for number in (1, 2)]
+    loaded, written = (replace(trial.inputs, weights=each.weights) for each in drawn)
+    module, comparisons, set_by = trial.subject.module, [], ""
+    trial.subject.infer(trial.inputs)
+    for words, inputs in (("loaded", loaded), ("written over", written)):
+        state = trial.implementation.pack(inputs.weights)
+        if words == "loaded":
+            module.load_state_dict(state, strict=False)
+        else:
+            with torch.no_grad():
+                for name, parameter in module.named_parameters():
+                    parameter.copy_(state[name])
+        for mode in ("inference", "training"):
+            module.train(mode == "training")
+            with torch.set_grad_enabled(mode == "training"):
+                output = trial.subject.call(inputs.x, inputs.mask, is_causal=inputs.is_causal)
+            seen = trial.compare_output(inputs, output)
+            comparisons += [replace(c, tensor=f"output in {mode} after weights were {words}") for c in seen.comparisons]
+            set_by = seen.set_by
+    return Evidence(tuple(comparisons), set_by)
+
+
 def check_outputs_never_alias(trial: Trial) -> Evidence:
     """An output shares no memory with x, with a parameter or with another call's output."""
     first = trial.subject.infer(trial.inputs)
@@ -124,6 +151,7 @@ CHECKS = (
     ),
     Check(check_calls_repeat_bit_for_bit, core(("none", "causal", "dense")), general=True),
     Check(check_a_call_has_no_memory, core(("causal", "padding"))),
+    Check(check_new_weights_count_at_once, core(("none", "causal")), general=True),
     Check(check_outputs_never_alias, core(("none",)), general=True),
     Check(check_modes_agree, core(("none", "causal", "padding"), modes=("training",)), general=True),
     Check(check_weights_survive_the_round_trip, core(("none",)), general=True),

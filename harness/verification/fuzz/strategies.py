@@ -19,7 +19,7 @@ WORK = 720_000
 LONGEST = 600
 LONGEST_WHERE_SLOW = 16
 """For interpreted kernels, whose calls take seconds."""
-HEAD_DIMS = (1, 2, 3, 5, 8, 12, 16, 32, 33, 64)
+HEAD_DIMS = (1, 2, 3, 5, 8, 12, 16, 32, 33, 64, 80, 128)
 AXES = tuple("".join(axes) for n in (2, 3, 4) for axes in product(*(f"{letter}1" for letter in "bhqk"[-n:])))
 """Every broadcastable form of a mask with two, three or four dimensions."""
 X_SCALES = (1e-3, 0.1, 10.0)
