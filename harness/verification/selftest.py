@@ -318,13 +318,21 @@ def examine(mutant: Mutant, seed: int = 0) -> Outcome:
     for stage in mutant.stages:
         caught = {record.check: record for record in failures(mutant, stage, seed)}
         if caught:
-            return Outcome(mutant.name, caught, excess_of(mutant, seed) if mutant.numeric else None)
+            return Outcome(mutant.name, caught, excess_of(mutant, seed, caught.values()) if mutant.numeric else None)
     return Outcome(mutant.name)
 
 
-def excess_of(mutant: Mutant, seed: int = 0) -> Excess:
-    """Largest error over budget in any check; in further dtypes only until it is clearly beyond."""
-    largest = Excess()
+def excess_of(mutant: Mutant, seed: int = 0, known: Iterable[CheckRecord] = ()) -> Excess:
+    """Largest error over budget in any check; no further than until it is clearly beyond.
+
+    Args:
+        mutant: a numeric one.
+        seed: of weights, inputs and masks.
+        known: failures of it that were seen already.
+    """
+    largest = max((Excess(each.budget_used, each.dtype) for each in known if each.budget_used), default=Excess())
+    if largest.factor > CLEARLY_BEYOND:
+        return largest
     for stage in (ALL_CHECKS, *(stage for stage in mutant.stages if stage.dtype != ALL_CHECKS.dtype)):
         used = [record.budget_used for record in records_of(mutant.implementation, stage, seed)]
         largest = max([largest, *(Excess(factor, stage.dtype) for factor in used if factor is not None)])

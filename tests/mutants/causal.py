@@ -95,7 +95,7 @@ class WindowOneKeyTooWide(MultiHead):
     """A sliding window of w keys sees w + 1."""
 
     def fill(self, logits: Tensor, hidden: Tensor) -> Tensor:
-        behind = torch.ones_like(logits[0, 0], dtype=torch.bool).tril()
+        behind = logits.new_ones(logits.shape[-2:], dtype=torch.bool).tril()
         is_window = hidden.shape[-2] > 1 and bool((hidden & behind)[..., -1, 0].all())
         wider = torch.cat([hidden[..., 1:], hidden[..., -1:]], dim=-1) & hidden
         return super().fill(logits, torch.where(behind, wider, hidden) if is_window and hidden.dim() == 2 else hidden)
