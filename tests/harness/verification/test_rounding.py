@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from harness.verification.inputs import DTYPES, make_inputs
-from harness.verification.rounding import baseline_error, expect, hold_against, pooled, unit_roundoff
+from harness.verification.rounding import (
+    SimulatedRounding,
+    baseline_error,
+    expect,
+    hold_against,
+    pooled,
+    unit_roundoff,
+)
 from implementations.spec import Case
 
 CASE = Case(batch_size=2, seq_len=33, d_model=32, num_heads=4, mask="causal")
@@ -155,4 +162,60 @@ def test_a_tiny_answer_has_a_budget_of_its_own_size() -> None:
 
 def test_an_empty_tensor_is_within_any_budget() -> None:
     empty = torch.empty(0, 5, 8, dtype=torch.float64)
-    assert hold_against("output", empty, empty, empty).passed
+    held = hold_against("output", empty, empty, empty)
+    assert held.passed
+    assert (held.max_error, held.budget_used, held.budget, held.at) == (0.0, 0.0, 0.0, ())
+
+
+TERMS = 4096
+
+
+def moved_by(step: str, left: torch.Tensor, right: torch.Tensor, dtype: str = "float32") -> float:
+    """Largest relative error, in units of the roundoff, that a simulated product gets."""
+    rounding = SimulatedRounding(DTYPES[dtype], 0, torch.device("cpu"))
+    exact = left @ right
+    return float(((getattr(rounding, step)(left, right) - exact) / exact).abs().max()) / unit_roundoff(DTYPES[dtype])
+
+
+def test_a_sum_of_one_sign_is_off_by_the_root_of_a_third_of_its_terms() -> None:
+    drawn = torch.rand(8, TERMS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    few = moved_by("product", drawn[:, :16], drawn[:, :16].T.contiguous())
+    many = moved_by("product", drawn, drawn.T.contiguous())
+    assert 1.0 < few < 6.0
+    assert 0.5 * math.sqrt(TERMS / 3) < many < 1.2 * math.sqrt(TERMS / 3)
+
+
+def test_terms_that_are_all_alike_are_off_by_a_sixth_of_their_number() -> None:
+    alike = torch.full((8, TERMS), 1.0 / TERMS, dtype=torch.float64)
+    values = torch.full((TERMS, 8), 3.0, dtype=torch.float64)
+    assert 0.5 * TERMS / 6 < moved_by("mixed", alike, values) < 1.1 * TERMS / 6
+    values[::2] *= 1.01
+    assert moved_by("mixed", alike, values) < 0.1 * TERMS / 6
+
+
+def test_16_bit_products_are_summed_in_float32() -> None:
+    drawn = torch.rand(8, TERMS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert moved_by("product", drawn, drawn.T.contiguous(), "bfloat16") < 2.5
+
+
+@pytest.mark.parametrize(("logit", "least", "most"), [(1.0, 0.01, 0.05), (200.0, 0.9, 2.1)])
+def test_a_row_of_weights_moves_by_its_largest_logit_but_by_no_more_than_itself(logit, least, most) -> None:
+    rounding = SimulatedRounding(torch.bfloat16, 0, torch.device("cpu"))
+    rows = torch.full((500, 4), 0.25, dtype=torch.float64)
+    moved = rounding.normalised(rows, 4, torch.full((500, 1), logit, dtype=torch.float64))
+    ratio = moved / rows
+    assert bool((ratio == ratio[:, :1]).all()), "a row moves as a whole"
+    assert least * 0.5 <= float((ratio - 1).abs().min())
+    assert float((ratio - 1).abs().max()) <= most
+
+
+def test_a_token_that_nothing_uses_has_a_gradient_budget_at_the_size_of_its_neighbours() -> None:
+    inputs, expectation = expectation_for("float32")
+    assert not bool((expectation.tensors["x"] == 0).all(-1).any())
+    cotangent = inputs.cotangent.clone()
+    cotangent[:, -1] = 0.0  # the last token, which only its own query sees
+    alone = dataclasses.replace(inputs, cotangent=cotangent)
+    gradient = expect(alone.problem("zero", gradients=True), torch.float32)
+    assert bool((gradient.tensors["x"][:, -1] == 0).all())
+    share = gradient.budgets["x"][:, -1].max() / gradient.tensors["x"].square().mean().sqrt()
+    assert 1.0 < float(share) / unit_roundoff(torch.float32) < 30.0
