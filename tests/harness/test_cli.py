@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -253,3 +254,76 @@ def test_a_foreign_package_named_implementations_is_refused_in_one_line(tmp_path
     assert result.returncode == 2
     assert "needs its own package `implementations`" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_verify_with_a_plugin_and_no_name_verifies_the_plugin(capfd) -> None:
+    Path("mine.py").write_text("from implementations.sdpa import attend\n")
+    arguments = ("--dtype", "float32", "--check", "output_is_like_the_input")
+    code, out, _ = mha(capfd, "verify", "--plugin", "mine.py", *arguments)
+    assert code == 0
+    assert "mine" in out
+    assert "einsum" not in out
+
+
+def test_what_attend_returns_is_held_against_what_it_should(capfd) -> None:
+    Path("none.py").write_text(ALWAYS.format(body="pass"))
+    Path("swapped.py").write_text(ALWAYS.format(body="return q.transpose(1, 2)"))
+    arguments = ("--dtype", "float32", "--check", "output_is_like_the_input")
+    _, out, _ = mha(capfd, "verify", "--plugin", "none.py", *arguments)
+    assert "attend must return (batch, heads, seq, d_k) = (3, 4, 7, 12), returned NoneType" in out
+    _, out, _ = mha(capfd, "verify", "--plugin", "swapped.py", *arguments)
+    assert "returned (3, 7, 4, 12)" in out
+
+
+def test_an_exception_says_where_in_the_users_file_and_is_told_once(capfd) -> None:
+    Path("raises.py").write_text(ALWAYS.format(body="raise RuntimeError('boom')"))
+    code, out, _ = mha(capfd, "verify", "--plugin", "raises.py", "--dtype", "float32")
+    assert code == 1
+    assert re.search(r"raised RuntimeError: boom \(in attend, \S*raises.py line 2\)", out)
+    assert out.count("RuntimeError: boom") <= 3, "once for each way to come to it"
+
+
+def test_weights_that_do_not_load_are_one_line(capfd) -> None:
+    source = """
+        from torch import nn
+        class Fused(nn.Module):
+            def __init__(self, d_model, num_heads):
+                super().__init__()
+                self.qkv = nn.Linear(d_model, 3 * d_model)
+            def forward(self, x, mask=None):
+                return x
+    """
+    Path("fused.py").write_text(textwrap.dedent(source))
+    code, _, err = mha(capfd, "verify", "--plugin", "fused.py")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "fused.py: the weights do not load into the module: nothing is given for its qkv.weight, qkv.bias" in err
+
+
+@pytest.mark.parametrize("command", ["verify", "bench", "noise", "selftest"])
+def test_a_seed_that_no_generator_takes_is_refused(capfd, command: str) -> None:
+    code, _, err = mha(capfd, command, "--seed", "99999999999999999999999")
+    assert code == 2
+    assert "is not in the range 0<=x<=4294967295" in err
+
+
+def test_a_misspelt_declaration_is_not_ignored(capfd) -> None:
+    Path("mine.py").write_text('FULLY_MASKED_ROWS = "nan"\nfrom implementations.sdpa import attend\n')
+    code, _, err = mha(capfd, "list", "--plugin", "mine.py")
+    assert code == 2
+    assert "FULLY_MASKED_ROWS declares nothing; did you mean FULLY_MASKED_ROW?" in err
+
+
+def test_a_name_that_is_nearly_right_gets_a_hint(capfd) -> None:
+    Path("mine.py").write_text("from implementations.sdpa import attend\n")
+    _, _, err = mha(capfd, "verify", "spda")
+    assert "did you mean sdpa?" in err
+    _, _, err = mha(capfd, "verify", "mine.py")
+    assert "for your own file: mine --plugin mine.py" in err
+
+
+def test_at_eighty_columns_names_and_dtypes_are_whole(capfd, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = mha(capfd, "verify", "torch_mha_weights", "--dtype", "bfloat16", "--check", "output_is_like_the_input")
+    assert "torch_mha_weights" in out
+    assert "bfloat16" in out
