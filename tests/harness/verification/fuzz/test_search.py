@@ -40,13 +40,13 @@ SMALLEST = (
 
 def test_a_rare_fault_is_found_shrunk_to_the_smallest_case_and_replayed_first(search, wrong_ones, tmp_path) -> None:
     (rare,) = wrong_ones("rare")
-    first = only_finding(search(rare, rounds=2, seed=2, reproducers=tmp_path / "scripts"))
+    first = only_finding(search(rare, seconds=240.0, rounds=2, seed=2, reproducers=tmp_path / "scripts"))
     assert (first.status, first.check) == ("failed", "fuzz")
     assert first.reasons[0] == SMALLEST  # odd, three heads, expanded: that and no more
     assert first.budget_used is not None
     assert first.budget_used > 100
     assert "float32 rounding" in first.budget_set_by
-    assert first.reproduce == f"mha verify rare --fuzz 60 --seed 2 --plugin {rare.plugin}"
+    assert first.reproduce == f"mha verify rare --fuzz 240 --seed 2 --plugin {rare.plugin}"
     assert Path(first.reproducer).exists()
     again = search(rare, rounds=0, seed=99)
     assert only_finding(again).case == first.case
