@@ -19,7 +19,7 @@ from harness.measurement.presets import Preset
 from harness.measurement.sweep import run_sweep
 from harness.measurement.timing import rounds_needed
 from harness.plugins import load_with_plugins
-from harness.records import FORMAT_VERSION, Noise, RunFolder, RunInfo, Workload
+from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
 from harness.registry import Registered, select
 from harness.verification.semantics import CHEAP, Questions, put_all, refuse_unknown_probes
 from harness.verification.suite import Selection
@@ -100,23 +100,26 @@ class Bench:
             self.folder.append(record)
         self._note_phase("semantics", perf_counter() - start)
 
-    def sense_noise(self) -> Noise | None:
+    def sense_noise(self) -> str:
         """See once, before anything is measured, how fine a difference the machine can tell right now.
 
-        None if a CUDA device is to be measured, whose noise is another, or if the trials' process died.
+        Gives why that is not known, if it is not: the trials' process died, or a CUDA device is to be measured, whose
+        noise is another.
         """
-        if self.info.workloads[0].device != "cpu" or self.folder.info().noise is not None:
-            return self.folder.info().noise
+        if self.info.workloads[0].device != "cpu":
+            return "it is that of the CPU, and another device is measured"
+        if self.folder.info().noise is not None:
+            return ""
         start = perf_counter()
         threads = max(workload.threads for workload in self.info.workloads)
         task = NoiseTask(NOISE_TRIALS, NOISE_SECONDS, threads, self.info.resolution, self.info.seed)
         with Children(workers=1) as children:
             noise = children.run(Task(measure_noise, (task,), NOISE_TIMEOUT_S))
         if isinstance(noise, Died):
-            return None
+            return noise.reason
         self.folder.write_info(self.folder.info().model_copy(update={"noise": noise}))
         self._note_phase("noise", perf_counter() - start)
-        return noise
+        return ""
 
     def measure(self, advance: Advance) -> None:
         """Measure the workloads that the folder does not hold yet."""

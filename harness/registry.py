@@ -10,6 +10,7 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import pkgutil
 import re
 import sys
@@ -174,7 +175,7 @@ def _registered(declared: object, origin: str, plugin: Path | None = None) -> It
 
 def place_of(error: BaseException) -> str:
     """`` (in attend, mine.py line 3)``: where an error left foreign code; empty if no such frame is left."""
-    ours = (str(Path(harness.__file__).parent), str(Path(torch.__file__).parent))
+    ours = tuple(f"{Path(str(package.__file__)).parent}{os.sep}" for package in (harness, torch))
     foreign = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     return f" (in {foreign[-1].name}, {foreign[-1].filename} line {foreign[-1].lineno})" if foreign else ""
 

@@ -96,7 +96,9 @@ def _carry_out(run: Bench, start: float) -> int:
         with progress("asking") as advance:
             run.ask(advance)
         with progress("sensing the machine's noise"):
-            run.sense_noise()
+            unknown = run.sense_noise()
+        if unknown:
+            click.echo(f"the machine's noise was not measured: {unknown}", err=True)
         with progress("measuring") as advance:
             run.measure(advance)
     except KeyboardInterrupt:

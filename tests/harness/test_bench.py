@@ -99,6 +99,14 @@ def test_a_killed_run_resumes_and_loses_nothing_that_was_finished(preset: Path) 
     assert len(answers) == len(set(answers)), "what is answered is not asked again"
 
 
+def test_noise_that_cannot_be_measured_is_said_and_costs_nothing_else(preset: Path, capfd, monkeypatch) -> None:
+    monkeypatch.setattr("harness.bench.NOISE_TIMEOUT_S", 0.01)
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+    assert "the machine's noise was not measured: no result within" in capfd.readouterr().err
+    assert RunFolder(Path("run")).info().noise is None
+    assert {m.status for m in RunFolder(Path("run")).measurements()} == {"measured"}
+
+
 def test_two_processes_never_write_into_one_run(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
     before = Path("run/measurements.jsonl").read_text()
