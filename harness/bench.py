@@ -16,6 +16,7 @@ from harness.measurement.cell import Settings
 from harness.measurement.environment import describe_environment
 from harness.measurement.noise import NoiseTask, measure_noise
 from harness.measurement.presets import Preset
+from harness.measurement.roofline import RoofTask, measure_roofs
 from harness.measurement.sweep import run_sweep
 from harness.measurement.timing import rounds_needed
 from harness.plugins import load_with_plugins
@@ -28,7 +29,9 @@ from implementations.spec import ALL_DTYPES
 
 NOISE_TRIALS = 3
 NOISE_SECONDS = 1.0
-NOISE_TIMEOUT_S = 120.0
+SENSING_TIMEOUT_S = 120.0
+REPORT_S = 5.0
+"""Of a time budget, what is kept for rendering."""
 
 Advance = Callable[[int, int, str, float | None], None]
 """Called with what is done, the total, what is being done now, and the seconds left where they are known."""
@@ -100,39 +103,46 @@ class Bench:
             self.folder.append(record)
         self._note_phase("semantics", perf_counter() - start)
 
-    def sense_noise(self) -> str:
-        """See once, before anything is measured, how fine a difference the machine can tell right now.
+    def sense_machine(self) -> str:
+        """See once, before anything is measured, what the machine can tell and do right now: its noise, its roofs.
 
-        Gives why that is not known, if it is not: the trials' process died, or a CUDA device is to be measured, whose
-        noise is another.
+        Gives why that is not known, if it is not: the trials' process died, or another device is to be measured.
         """
         if self.info.workloads[0].device != "cpu":
-            return "it is that of the CPU, and another device is measured"
-        if self.folder.info().noise is not None:
+            return "they are those of the CPU, and another device is measured"
+        info = self.folder.info()
+        if info.noise is not None and info.roofs:
             return ""
         start = perf_counter()
-        threads = max(workload.threads for workload in self.info.workloads)
-        task = NoiseTask(NOISE_TRIALS, NOISE_SECONDS, threads, self.info.resolution, self.info.seed)
+        threads = tuple(sorted({workload.threads for workload in self.info.workloads}))
+        dtypes = tuple(dtype for dtype in ALL_DTYPES if dtype in {workload.dtype for workload in self.info.workloads})
+        task = NoiseTask(NOISE_TRIALS, NOISE_SECONDS, max(threads), self.info.resolution, self.info.seed)
         with Children(workers=1) as children:
-            noise = children.run(Task(measure_noise, (task,), NOISE_TIMEOUT_S))
+            noise = children.run(Task(measure_noise, (task,), SENSING_TIMEOUT_S))
+            roofs = children.run(Task(measure_roofs, (RoofTask(dtypes, threads),), SENSING_TIMEOUT_S))
         if isinstance(noise, Died):
             return noise.reason
-        self.folder.write_info(self.folder.info().model_copy(update={"noise": noise}))
-        self._note_phase("noise", perf_counter() - start)
+        if isinstance(roofs, Died):
+            return roofs.reason
+        self.folder.write_info(self.folder.info().model_copy(update={"noise": noise, "roofs": roofs}))
+        self._note_phase("noise and roofs", perf_counter() - start)
         return ""
 
-    def measure(self, advance: Advance) -> None:
-        """Measure the workloads that the folder does not hold yet."""
+    def measure(self, advance: Advance, seconds: float | None = None) -> None:
+        """Measure the workloads that the folder does not hold yet.
+
+        Args:
+            advance: told of each cell.
+            seconds: in which to end, the report included; what would not fit is left out, and named in ``run.json``.
+        """
         checks = self.folder.checks()
-        names = [each.implementation.name for each in self.registered]
-        barred = {
-            (name, workload.key): reasons_against_timing(checks, name, workload)
-            for name in names
-            for workload in self.info.workloads
-        }
+        known: dict[tuple[str, ...], tuple[str, ...]] = {}
 
         def blocked(name: str, workload: Workload) -> tuple[str, ...]:
-            return barred[name, workload.key]
+            question = (name, workload.dtype, workload.mask, workload.mode, workload.device)
+            if question not in known:
+                known[question] = reasons_against_timing(checks, name, workload)
+            return known[question]
 
         settings = Settings(
             cell_seconds=self.info.cell_seconds,
@@ -142,7 +152,8 @@ class Bench:
             baseline=self.info.baseline,
         )
         plugins = [Path(plugin) for plugin in self.info.plugins]
-        run_sweep(self.folder, self.info.workloads, self.registered, plugins, settings, blocked, advance)
+        left_s = None if seconds is None else max(0.0, seconds - REPORT_S)
+        run_sweep(self.folder, self.info.workloads, self.registered, plugins, settings, blocked, advance, left_s)
 
     def _note_phase(self, name: str, seconds: float) -> None:
         """Add to a phase's wall seconds in run.json."""

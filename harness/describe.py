@@ -35,6 +35,7 @@ def _describe(registered: Registered, device: str) -> ImplementationInfo:
         gradients=implementation.gradients,
         fully_masked_row=implementation.fully_masked_row,
         memory_growth=implementation.memory_growth,
+        kernels=implementation.kernels.get(device, ()),
         verify_only=implementation.verify_only.get(device, ""),
         unavailable=implementation.missing_on(device),
         declared=(*limits, *less_precise, *failures),

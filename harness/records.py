@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal, TypeVar
@@ -96,8 +97,11 @@ class Workload(Record):
     """float64, float32, bfloat16 or float16."""
     mask: str
     """Mask kind, e.g. none, causal (the flag), causal_mask (the dense mask), padding."""
-    mode: Literal["inference", "training"]
-    """The pass: inference is a forward under no_grad, training a forward and a backward."""
+    mode: Literal["inference", "forward", "training"]
+    """The pass: inference is a forward under no_grad; forward one in train mode that keeps what a backward needs;
+    training a forward and a backward."""
+    scope: Literal["module", "attention"] = "module"
+    """What is timed: the whole module on x, or its `attend` alone on q, k and v."""
     device: str = "cpu"
     threads: int = Field(ge=1, default=1)
     """Intra-op CPU threads."""
@@ -109,7 +113,7 @@ class Workload(Record):
         """Identity of the workload: two workloads with the same key ask the same question."""
         return (
             f"b{self.batch_size}-s{self.seq_len}-d{self.d_model}-h{self.num_heads}-{self.mask}-{self.dtype}"
-            f"-{self.mode}-{self.device}-t{self.threads}"
+            f"-{self.mode}-{self.device}-t{self.threads}{'' if self.scope == 'module' else f'-{self.scope}'}"
         )
 
 
@@ -217,6 +221,12 @@ class Measurement(Record):
     """Number of pairs compared in the cell."""
     peak_bytes: int | None = None
     """Peak bytes allocated during one call, above the level before it (weights and inputs not counted)."""
+    output_bytes: int | None = None
+    """Of the output."""
+    saved_bytes: int | None = None
+    """Of what a forward keeps for the backward, inputs and weights not counted; 0 in inference."""
+    workspace_bytes: int | None = None
+    """Of the peak, what is gone when the call returns: all but the output and, in training, the gradients."""
     memory_source: str = ""
     """Where ``peak_bytes`` comes from."""
     max_error: float | None = None
@@ -225,6 +235,10 @@ class Measurement(Record):
     error_over_baseline: float | None = None
     flops: int | None = None
     """Analytic floating point operations of one call, projections included, recomputation not."""
+    flops_unmasked: int | None = None
+    """The same without those on scores that the mask hides: causality takes about half of them."""
+    bytes_moved: int | None = None
+    """Compulsory traffic of one call: inputs, weights, mask and results, once each."""
     kernels: tuple[str, ...] = ()
     """Attention operators that really ran, as the profiler names them."""
 
@@ -247,6 +261,8 @@ class ImplementationInfo(Record):
     """What a row whose keys are all masked yields: mean of V, zero, or NaN (a hazard)."""
     memory_growth: str
     """Declared growth of memory with the sequence length: ``O(S)`` or ``O(S^2)``."""
+    kernels: tuple[str, ...] = ()
+    """Operators of which it declares that one runs; empty where it declares none."""
     verify_only: str = ""
     """Why it is never timed; empty if it is."""
     unavailable: str = ""
@@ -262,6 +278,9 @@ class Environment(Record):
     """Short hash of processor, core count, operating system and torch build."""
     processor: str
     cores: int
+    """Physical cores that the run could use."""
+    affinity: str = ""
+    """Logical CPUs that the process may run on, e.g. ``0-3,8``."""
     memory_bytes: int
     system: str
     python: str
@@ -319,6 +338,17 @@ class Noise(Record):
         return sum(trial.verdict in verdicts for trial in self.trials)
 
 
+class Roof(Record):
+    """What this machine does at most, as seen during the run."""
+
+    dtype: str
+    threads: int
+    flops_per_s: float = Field(gt=0)
+    """Of a large matrix product."""
+    bytes_per_s: float = Field(gt=0)
+    """Of copying what fits no cache, read and written bytes together."""
+
+
 class RunInfo(Record):
     """Contents of ``run.json``."""
 
@@ -345,6 +375,10 @@ class RunInfo(Record):
     """Every planned workload, also those not finished."""
     noise: Noise | None = None
     """How fine a difference the machine could see when the run began; None where it was not measured."""
+    roofs: tuple[Roof, ...] = ()
+    """For each dtype and thread count of the workloads; empty where it was not measured."""
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """By workload key, why it was left out to end in time; a resumed run measures it."""
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Wall seconds by phase (verification, timed, warm-up, memory, ...), once known."""
 
@@ -414,32 +448,37 @@ class RunFolder:
 
     def measurements(self) -> list[Measurement]:
         """Read all measurements written so far."""
-        return self._read(MEASUREMENTS_FILE, Measurement)
+        return list(self.each_measurement())
+
+    def each_measurement(self) -> Iterator[Measurement]:
+        """The same one by one, for runs too large to hold all samples at once."""
+        return self._each(MEASUREMENTS_FILE, Measurement)
 
     def _read(self, name: str, model: type[RecordT]) -> list[RecordT]:
+        return list(self._each(name, model))
+
+    def _each(self, name: str, model: type[RecordT]) -> Iterator[RecordT]:
         path = self.path / name
         if not path.exists():
-            return []
+            return
         try:
-            content = path.read_bytes()
-            # Behind the last newline there is nothing, or a record that a kill cut short and that was never finished.
-            text = content[: content.rfind(b"\n") + 1].decode("utf-8")
+            with path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    # A last line without its newline was cut short by a kill: the record was never finished.
+                    if line.strip() and line.endswith(b"\n"):
+                        yield _validated(model, line.decode("utf-8"), f"{path}:{number}")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not readable: {error}") from None
-        finished = text.split("\n")
-        return [
-            _validated(model, line, f"{path}:{number}") for number, line in enumerate(finished, start=1) if line.strip()
-        ]
 
     def repair(self) -> None:
         """Drop a last line that a kill cut short, so that appending can go on."""
         for name in _FILES.values():
             path = self.path / name
             if path.exists():
-                content = path.read_bytes()
-                whole = content[: content.rfind(b"\n") + 1]
-                if whole != content:
-                    os.truncate(path, len(whole))
+                with path.open("rb") as file:
+                    whole = sum(len(line) for line in file if line.endswith(b"\n"))
+                if whole != path.stat().st_size:
+                    os.truncate(path, whole)
 
 
 def _validated(model: type[RecordT], content: object, where: str) -> RecordT:

@@ -48,17 +48,25 @@ class ProjectedAttention(nn.Module):
         batch_size, seq_len, _ = x.shape
         if mask is not None:
             check_mask(mask, (batch_size, self.num_heads, seq_len, seq_len))
-        q, k, v = (self._split(w(x)) for w in (self.W_q, self.W_k, self.W_v))
+        q, k, v = self.project(x)
         heads: object = self._attend(q, k, v, mask, is_causal=is_causal)
         if not isinstance(heads, Tensor) or heads.shape != q.shape:
             came = tuple(heads.shape) if isinstance(heads, Tensor) else type(heads).__name__
             raise TypeError(f"attend must return (batch, heads, seq, d_k) = {tuple(q.shape)}, returned {came}")
-        merged = heads.transpose(1, 2).reshape(batch_size, seq_len, self.d_model)
-        y: Tensor = self.W_o(merged)
-        return y
+        return self.merge(heads)
 
-    def _split(self, projected: Tensor) -> Tensor:
-        return projected.reshape(*projected.shape[:2], self.num_heads, self.d_k).transpose(1, 2)  # (B, H, S, d_k)
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From x (B, S, d_model) to q, k and v (B, H, S, d_k)."""
+        return self.split(self.W_q(x)), self.split(self.W_k(x)), self.split(self.W_v(x))
+
+    def split(self, projected: Tensor) -> Tensor:
+        """From (B, S, d_model) to (B, H, S, d_k)."""
+        return projected.reshape(*projected.shape[:2], self.num_heads, self.d_k).transpose(1, 2)
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """From what attention gave (B, H, S, d_k) to y (B, S, d_model), through W_o."""
+        y: Tensor = self.W_o(heads.transpose(1, 2).reshape(heads.shape[0], heads.shape[2], self.d_model))
+        return y
 
 
 def check_mask(mask: Tensor, scores_shape: tuple[int, int, int, int]) -> None:

@@ -153,6 +153,9 @@ class Implementation:
     """Whether the module takes ``is_causal=True``; without it, a causal case hands over the dense mask."""
     memory_growth: Literal["O(S)", "O(S^2)"] = "O(S^2)"
     """How peak memory grows with the sequence length; used to predict what fits."""
+    kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By device type, torch operators (``aten::...``) of which one runs in each call: what it is meant to reach. Where
+    none of them ran, every report says so. Empty where whatever runs is right."""
     verify_only: Mapping[str, str] = field(default_factory=dict)
     """Device types where it is verified but never timed, each with the reason."""
     slow_on: tuple[str, ...] = ()

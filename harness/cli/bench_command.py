@@ -32,6 +32,12 @@ LEAST_SHARE = 0.005
 @click.option("--baseline", default="sdpa", show_default=True, help="Implementation that ratios are shown against.")
 @click.option("--resolution", type=Percent(), default="2%", show_default=True, help="Differences below this are a tie.")
 @click.option("--max-rounds", type=click.IntRange(9, 1280), help="Most rounds of a cell; the preset's by default.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    help="End in time: workloads that would not fit are left out, and named.",
+)
 @seed_option("inputs, weights and the order within rounds")
 @click.option("--output", type=click.Path(path_type=Path), help="Run folder; a new one under results/ by default.")
 @click.option(
@@ -48,6 +54,7 @@ def command(
     baseline: str,
     resolution: float,
     max_rounds: int | None,
+    budget: float | None,
     seed: int,
     output: Path | None,
     resume: str | None,
@@ -68,7 +75,7 @@ def command(
         folder = newest_run() if resume == NEWEST else Path(resume)
         RunFolder(folder).info()  # what is no run folder gets no lock file either
         with locked(folder):
-            return _carry_out(bench.resume(folder), start)
+            return _carry_out(bench.resume(folder), start, budget)
     request = bench.Request(
         names=names,
         plugins=plugins,
@@ -82,10 +89,10 @@ def command(
     )
     run = bench.begin(request, output or new_run_folder(preset_name, now), now)
     with locked(run.folder.path):
-        return _carry_out(run, start)
+        return _carry_out(run, start, budget)
 
 
-def _carry_out(run: Bench, start: float) -> int:
+def _carry_out(run: Bench, start: float, budget: float | None) -> int:
     from harness.records import BAD_CHECK_STATUSES
     from reports import render
 
@@ -95,12 +102,12 @@ def _carry_out(run: Bench, start: float) -> int:
             run.verify(advance)
         with progress("asking") as advance:
             run.ask(advance)
-        with progress("sensing the machine's noise"):
-            unknown = run.sense_noise()
+        with progress("sensing the machine"):
+            unknown = run.sense_machine()
         if unknown:
-            click.echo(f"the machine's noise was not measured: {unknown}", err=True)
+            click.echo(f"the machine's noise and roofs were not measured: {unknown}", err=True)
         with progress("measuring") as advance:
-            run.measure(advance)
+            run.measure(advance, None if budget is None else 60.0 * budget - (perf_counter() - start))
     except KeyboardInterrupt:
         click.echo(f"interrupted; nothing that was finished is lost: mha bench --resume {run.folder.path}", err=True)
         raise
@@ -111,9 +118,20 @@ def _carry_out(run: Bench, start: float) -> int:
     differing = [record for record in run.folder.semantics() if record.status == "differs"]
     for answer in differing:
         click.echo(f"{answer.implementation}: {answer.probe} differs: {answer.reproduce}")
+    _tell_left_out(run)
     click.echo(f"took {_duration(perf_counter() - start)}{_shares(run.folder.info().phases_s)}")
     print_verdict(rendered)
     return 1 if failed or differing else 0
+
+
+def _tell_left_out(run: Bench) -> None:
+    """What the time did not allow."""
+    titles = {workload.key: f"{workload.label} {workload.key}" for workload in run.info.workloads}
+    left_out = run.folder.info().left_out
+    for key, why in left_out.items():
+        click.echo(f"left out to end in time: {titles[key]}: {why}")
+    if left_out:
+        click.echo(f"measure what was left out: mha bench --resume {run.folder.path}")
 
 
 def _duration(seconds: float) -> str:

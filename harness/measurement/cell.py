@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 
 from harness.measurement import work
-from harness.measurement.calls import TimedCall
+from harness.measurement.calls import TimedCall, timed_call
 from harness.measurement.memory import footprint
 from harness.measurement.shape_check import ShapeOracle, ShapeVerdict
 from harness.measurement.state import RuntimeState, refuse_denormals
@@ -27,7 +27,7 @@ from harness.records import Measurement, MeasurementStatus, Workload
 from harness.registry import load_registry, one_line, select
 from harness.subject import prepare
 from harness.verification.inputs import Inputs, make_inputs
-from implementations.spec import Case, Implementation, MaskKind
+from implementations.spec import Case, Implementation, MaskKind, Mode
 
 ANSWERS = "answers"
 """The phase in which answers at the timed shape are held against the oracle, each one's first call included."""
@@ -88,7 +88,8 @@ def measure_cell(task: CellTask) -> CellResult:
 
 
 def case_of(workload: Workload) -> Case:
-    """The workload as implementations know it."""
+    """The workload as implementations know it: to them, a forward that keeps a graph is on its way to train."""
+    mode: Mode = "inference" if workload.mode == "inference" else "training"
     return Case(
         batch_size=workload.batch_size,
         seq_len=workload.seq_len,
@@ -96,7 +97,7 @@ def case_of(workload: Workload) -> Case:
         num_heads=workload.num_heads,
         dtype=workload.dtype,
         mask=cast("MaskKind", workload.mask),
-        mode=workload.mode,
+        mode=mode,
         device=workload.device,
     )
 
@@ -107,6 +108,8 @@ def bar(implementation: Implementation, workload: Workload) -> tuple[Measurement
     if missing:
         return "unavailable", (missing,)
     unsupported = implementation.why_not(case_of(workload))
+    if workload.scope == "attention" and implementation.attend is None:
+        unsupported += ("it is a whole module: it has no attention of its own to time",)
     if unsupported:
         return "unsupported", unsupported
     if workload.device in implementation.verify_only:
@@ -169,7 +172,7 @@ class _Cell:
             workload=self.workload,
             status=entry.status,
             reasons=entry.reasons,
-            flops=work.flops(self.workload),
+            **work.figures(self.workload),
             **facts,
         )
 
@@ -190,7 +193,7 @@ class _Cell:
         name = implementation.name
         with self._crash_ends(name):
             subject = prepare(implementation, case_of(self.workload), inputs.weights)
-            call = TimedCall(subject, inputs, self.workload.mode)
+            call = timed_call(subject, inputs, self.workload)
             begin = time.perf_counter()
             call()
             _synchronize(self.workload.device)
@@ -229,10 +232,15 @@ class _Cell:
         with self._crash_ends(name):
             call = self.calls[name]
             call.release()
+            saved = call.saved_bytes()
             found = footprint(call, self.workload.device)
+            output = call.output_bytes()
             call.release()
             self.entries[name].facts |= {
                 "peak_bytes": found.peak_bytes,
+                "output_bytes": output,
+                "saved_bytes": saved,
+                "workspace_bytes": max(0, found.peak_bytes - found.left_bytes),
                 "memory_source": found.source,
                 "kernels": found.kernels,
             }

@@ -9,12 +9,14 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
 import psutil
 import torch
 
-from harness.measurement.limits import usable_cores
+from harness.measurement.limits import allowed_cpus, usable_cores
 from harness.records import Environment
 
 _PACKAGES = ("torch", "xformers", "triton", "numpy", "scipy")
@@ -29,6 +31,7 @@ def describe_environment() -> Environment:
         machine_id=_short_hash(processor, cores, system, torch.__version__, torch.__config__.show()),
         processor=processor,
         cores=cores,
+        affinity=describe_cpus(allowed_cpus()),
         memory_bytes=psutil.virtual_memory().total,
         system=system,
         python=platform.python_version(),
@@ -43,6 +46,14 @@ def describe_environment() -> Environment:
 def cores_kept_busy(seconds: float = 0.5) -> float:
     """How many cores the machine's other processes keep busy while this one sleeps."""
     return psutil.cpu_percent(interval=seconds) / 100.0 * (psutil.cpu_count() or 1)
+
+
+def describe_cpus(cpus: Iterable[int]) -> str:
+    """Numbers of CPUs, runs of them as the system writes them: ``0-3,8``."""
+    ordered = sorted(cpus)
+    runs = [list(run) for _, run in groupby(enumerate(ordered), key=lambda each: each[1] - each[0])]
+    ends = [(run[0][1], run[-1][1]) for run in runs]
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ends)
 
 
 def _short_hash(*parts: object) -> str:

@@ -15,12 +15,13 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 def usable_cores() -> int:
     """Physical cores that this process may run on, at least 1: its affinity and a container's quota respected."""
-    cores = len({_core_of(cpu) for cpu in _allowed_cpus()})
+    cores = len({_core_of(cpu) for cpu in allowed_cpus()})
     physical = psutil.cpu_count(logical=False) or cores
     return max(1, min(cores, physical, *_cpu_quotas()))
 
 
-def _allowed_cpus() -> set[int]:
+def allowed_cpus() -> set[int]:
+    """Logical CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))

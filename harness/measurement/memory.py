@@ -35,6 +35,8 @@ class Footprint:
 
     peak_bytes: int
     """Largest total allocated during the call, above the level before it."""
+    left_bytes: int
+    """Still allocated when the call returned: its output, and in training the gradients."""
     source: str
     """Where `peak_bytes` comes from."""
     kernels: tuple[str, ...]
@@ -49,19 +51,19 @@ def footprint(call: Call, device: str = "cpu") -> Footprint:
         device: cpu or cuda.
     """
     if device == "cuda":
-        peak = _cuda_peak_bytes(call)
-        return Footprint(peak, "torch.cuda.max_memory_allocated", _profile(call).kernels())
+        peak, left = _cuda_peak_and_left_bytes(call)
+        return Footprint(peak, left, "torch.cuda.max_memory_allocated", _profile(call).kernels())
     trace = _profile(call)
-    return Footprint(trace.peak_bytes(), trace.source, trace.kernels())
+    return Footprint(trace.peak_bytes(), trace.left_bytes(), trace.source, trace.kernels())
 
 
-def _cuda_peak_bytes(call: Call) -> int:
+def _cuda_peak_and_left_bytes(call: Call) -> tuple[int, int]:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     call()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    return torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,15 @@ class _Trace:
     source: str
 
     def peak_bytes(self) -> int:
-        if not self.allocations:
-            return 0
-        before = self.allocations[0].total - self.allocations[0].size
-        return max(0, max(allocation.total for allocation in self.allocations) - before)
+        return max([0, *(allocation.total - self._before for allocation in self.allocations)])
+
+    def left_bytes(self) -> int:
+        return self.allocations[-1].total - self._before if self.allocations else 0
+
+    @property
+    def _before(self) -> int:
+        """The level before the call."""
+        return self.allocations[0].total - self.allocations[0].size
 
     def kernels(self) -> tuple[str, ...]:
         characteristic = (name for name in self.operators if _CHARACTERISTIC.search(name))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.measurement.calls import TimedCall
+from harness.measurement.calls import timed_call
 from harness.measurement.cell import case_of
 from harness.measurement.limits import usable_cores
 from harness.measurement.state import RuntimeState
@@ -76,7 +76,7 @@ def _trial(task: NoiseTask, number: int, state: RuntimeState) -> NoiseTrial:
     implementation = load_registry()[IMPLEMENTATION].implementation
     calls = {}
     for name in (_ONE, _OTHER):
-        calls[name] = TimedCall(prepare(implementation, inputs.case, inputs.weights), inputs, workload.mode)
+        calls[name] = timed_call(prepare(implementation, inputs.case, inputs.weights), inputs, workload)
         calls[name]()
     plan = Plan(task.seconds, MAX_ROUNDS, task.resolution, task.seed + number)
     timing = measure(calls, plan, CpuStopwatch(clocks_for(task.threads), state.restore))

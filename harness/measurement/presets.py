@@ -34,7 +34,7 @@ from harness.errors import UserError
 from harness.measurement import work
 from harness.measurement.limits import usable_cores
 from harness.records import Workload
-from implementations.spec import MaskKind, Mode
+from implementations.spec import MaskKind
 
 _FOLDER = Path(__file__).resolve().parents[1] / "presets"
 
@@ -50,6 +50,7 @@ def _thread_count(value: object) -> object:
     raise ValueError('should be "all" (the physical cores that may be used) or a whole number of at least 1')
 
 
+_Filled = Field(min_length=1)
 _Count = Annotated[int, Field(strict=True, ge=1)]
 _Counts = Annotated[tuple[_Count, ...], BeforeValidator(_listed), Field(min_length=1)]
 _Threads = Annotated[tuple[Annotated[Any, BeforeValidator(_thread_count)], ...], BeforeValidator(_listed)]
@@ -76,7 +77,8 @@ class Sweep(_Table):
         BeforeValidator(_listed),
         Field(min_length=1),
     ]
-    mode: Annotated[tuple[Mode, ...], BeforeValidator(_listed), Field(min_length=1)]
+    mode: Annotated[tuple[Literal["inference", "forward", "training"], ...], BeforeValidator(_listed), _Filled]
+    scope: Annotated[tuple[Literal["module", "attention"], ...], BeforeValidator(_listed), _Filled] = ("module",)
     threads: Annotated[_Threads, Field(min_length=1)]
     device: Literal["cpu", "cuda"] = "cpu"
     padded_share: float | None = Field(default=None, gt=0, lt=1)
@@ -98,8 +100,9 @@ class Sweep(_Table):
 
     def workloads(self) -> Iterator[Workload]:
         """One for each combination."""
-        for threads, batch_size, seq_len, d_model, num_heads, mask, dtype, mode in itertools.product(
-            self.threads, self.batch_size, self.seq_len, self.d_model, self.num_heads, self.mask, self.dtype, self.mode
+        for threads, batch_size, seq_len, d_model, num_heads, mask, dtype, mode, scope in itertools.product(
+            *(self.threads, self.batch_size, self.seq_len, self.d_model, self.num_heads),
+            *(self.mask, self.dtype, self.mode, self.scope),
         ):
             yield Workload(
                 label=self.label,
@@ -110,6 +113,7 @@ class Sweep(_Table):
                 dtype=dtype,
                 mask=mask,
                 mode=mode,
+                scope=scope,
                 device=self.device,
                 threads=usable_cores() if threads == "all" else threads,
                 padded_share=(self.padded_share or 0.0) if mask.startswith("padding") else 0.0,

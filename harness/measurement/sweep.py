@@ -5,6 +5,9 @@ once each of its implementations is recorded. If a kill came while a cell's reco
 samples stay as they are, and what is missing beside them is recorded as skipped, with the reason; without samples
 among them, what is missing is measured. Records without samples are written first, so that this is rare.
 
+*Budget.* With a time to end in, a cell is begun only if what it may take is left, as learnt from the cells before it.
+Those left out are named in ``run.json`` and have no record, so that a resumed run measures them.
+
 *Culprits.* If a cell's process dies, each of its implementations is measured alone, briefly, in a process of its
 own. Those whose process dies again are recorded with its cause, and the others are measured together; also if no
 culprit shows, for the cause may have come from outside. If that process dies as well, all of them are recorded so.
@@ -13,7 +16,8 @@ culprit shows, for the cause may have come from outside. If that process dies as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +34,8 @@ Blocked = Callable[[str, Workload], tuple[str, ...]]
 OnProgress = Callable[[int, int, str, float], None]
 """Called with cells done, cells in all, the current workload (empty at the end), and seconds left."""
 
+PHASES_EVERY_S = 20.0
+"""How often the phases' seconds are written: each time writes all of ``run.json``, every planned workload included."""
 _PROBE_SECONDS = 0.5
 """Budget for timing when an implementation is run alone to see whether it kills its process."""
 _ORACLE_FLOPS_PER_S = 2e9
@@ -44,6 +50,7 @@ def run_sweep(
     settings: Settings,
     blocked: Blocked,
     on_progress: OnProgress,
+    seconds: float | None = None,
 ) -> None:
     """Measure all workloads that the folder does not hold yet.
 
@@ -55,10 +62,11 @@ def run_sweep(
         settings: of the measurements.
         blocked: verification's word on an implementation and a workload.
         on_progress: told of each cell as it begins, and of the end.
+        seconds: in which to end; None for as long as it takes.
     """
     folder.repair()
     implementations = {entry.implementation.name: entry.implementation for entry in registered}
-    _Sweep(folder, implementations, tuple(plugins), settings, blocked).run(workloads, on_progress)
+    _Sweep(folder, implementations, tuple(plugins), settings, blocked, seconds).run(workloads, on_progress)
 
 
 def cost_s(workload: Workload, settings: Settings) -> float:
@@ -81,13 +89,20 @@ class _Pace:
 
     guessed_s: float = 0.0
     taken_s: float = 0.0
+    worst: float = 1.0
+    """Largest ratio of what a cell took to its guess."""
 
     def add(self, guessed_s: float, taken_s: float) -> None:
         self.guessed_s += guessed_s
         self.taken_s += taken_s
+        self.worst = max(self.worst, taken_s / guessed_s)
 
     def left_s(self, guessed_s: float) -> float:
         return guessed_s * (self.taken_s / self.guessed_s if self.guessed_s else 1.0)
+
+    def at_most_s(self, guessed_s: float) -> float:
+        """What a cell may take, if it is no worse than the worst so far."""
+        return guessed_s * self.worst
 
 
 @dataclass
@@ -97,25 +112,55 @@ class _Sweep:
     plugins: tuple[Path, ...]
     settings: Settings
     blocked: Blocked
+    seconds: float | None = None
     pace: _Pace = field(default_factory=_Pace)
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """Not yet written."""
+    begun: float = field(default_factory=time.perf_counter)
+    phases_written: float = field(default_factory=time.perf_counter)
 
     def run(self, workloads: Sequence[Workload], on_progress: OnProgress) -> None:
-        recorded = _by_workload(self.folder.measurements())
+        recorded = _recorded(self.folder.each_measurement())
         costs = [cost_s(workload, self.settings) for workload in workloads]
-        for index, workload in enumerate(workloads):
-            before = recorded.get(workload.key, {})
-            missing = [name for name in self.implementations if name not in before]
-            if missing:
-                on_progress(index, len(workloads), _title(workload), self.pace.left_s(sum(costs[index:])))
-                begin = time.perf_counter()
-                self._finish(workload, missing, before.values())
-                self.pace.add(costs[index], time.perf_counter() - begin)
+        to_do = sum(costs)
+        left_out: dict[str, str] = {}
+        with self._phases_kept():
+            for index, workload in enumerate(workloads):
+                before = recorded.get(workload.key, {})
+                missing = [name for name in self.implementations if name not in before]
+                why = self._why_left_out(costs[index]) if missing else ""
+                if why:
+                    left_out[workload.key] = why
+                elif missing:
+                    on_progress(index, len(workloads), _title(workload), self.pace.left_s(to_do))
+                    begin = time.perf_counter()
+                    self._finish(workload, missing, any(before.values()))
+                    self.pace.add(costs[index], time.perf_counter() - begin)
+                to_do -= costs[index]
+        self.folder.write_info(self.folder.info().model_copy(update={"left_out": left_out}))
         on_progress(len(workloads), len(workloads), "", 0.0)
 
-    def _finish(self, workload: Workload, missing: Sequence[str], before: Iterable[Measurement]) -> None:
+    def _why_left_out(self, cost: float) -> str:
+        """Why a cell is not begun; empty if it is."""
+        if self.seconds is None:
+            return ""
+        left, needed = self.seconds - (time.perf_counter() - self.begun), self.pace.at_most_s(cost)
+        if needed <= left:
+            return ""
+        return f"it may take {needed:.0f} s, and {max(0.0, left):.0f} s were left"
+
+    @contextmanager
+    def _phases_kept(self) -> Iterator[None]:
+        """Whatever ends the sweep, what its phases took is written."""
+        try:
+            yield
+        finally:
+            self._write_phases()
+
+    def _finish(self, workload: Workload, missing: Sequence[str], has_samples: bool) -> None:
         """Record what a cell lacks, and add its phases to the run's."""
         begin = time.perf_counter()
-        if any(measurement.samples is not None for measurement in before):
+        if has_samples:
             result = CellResult(tuple(_came_too_late(workload, name) for name in missing), {})
         else:
             result = self._measure(workload, missing)
@@ -125,9 +170,17 @@ class _Sweep:
         self._add_phases({**result.phases_s, "rest": rest})
 
     def _add_phases(self, phases_s: Mapping[str, float]) -> None:
+        for name, seconds in phases_s.items():
+            self.phases_s[name] = self.phases_s.get(name, 0.0) + seconds
+        if time.perf_counter() - self.phases_written > PHASES_EVERY_S:
+            self._write_phases()
+
+    def _write_phases(self) -> None:
         info = self.folder.info()
-        total = {name: info.phases_s.get(name, 0.0) + seconds for name, seconds in phases_s.items()}
+        total = {name: info.phases_s.get(name, 0.0) + seconds for name, seconds in self.phases_s.items()}
         self.folder.write_info(info.model_copy(update={"phases_s": {**info.phases_s, **total}}))
+        self.phases_s.clear()
+        self.phases_written = time.perf_counter()
 
     def _measure(self, workload: Workload, names: Sequence[str]) -> CellResult:
         reasons = {name: self._blocked(name, workload) for name in names}
@@ -169,10 +222,11 @@ class _Sweep:
             return children.run(Task(measure_cell, (task,), timeout_s(task.workload, task.settings)))
 
 
-def _by_workload(measurements: Iterable[Measurement]) -> dict[str, dict[str, Measurement]]:
-    found: dict[str, dict[str, Measurement]] = {}
+def _recorded(measurements: Iterable[Measurement]) -> dict[str, dict[str, bool]]:
+    """By workload and implementation, whether a record has samples: the records themselves may be many."""
+    found: dict[str, dict[str, bool]] = {}
     for measurement in measurements:
-        found.setdefault(measurement.workload.key, {})[measurement.implementation] = measurement
+        found.setdefault(measurement.workload.key, {})[measurement.implementation] = measurement.samples is not None
     return found
 
 
@@ -189,6 +243,4 @@ def _came_too_late(workload: Workload, name: str) -> Measurement:
 
 
 def _unmeasured(workload: Workload, name: str, status: MeasurementStatus, *reasons: str) -> Measurement:
-    return Measurement(
-        implementation=name, workload=workload, status=status, reasons=reasons, flops=work.flops(workload)
-    )
+    return Measurement(implementation=name, workload=workload, status=status, reasons=reasons, **work.figures(workload))

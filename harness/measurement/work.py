@@ -5,6 +5,8 @@ B batch, H heads, S sequence, d_k head dim, d_model = H * d_k.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from harness.measurement.limits import free_memory_bytes
@@ -13,13 +15,14 @@ from harness.verification.inputs import DTYPES
 from harness.verification.oracle import CHUNK_ELEMENTS
 from implementations.spec import Implementation
 
-_SCORE_COPIES = {"inference": 3, "training": 6}
+_SCORE_COPIES = {"inference": 3, "forward": 4, "training": 6}
 """Copies of the (B, H, S, S) scores that live at once where the scores are materialised: scores, scaled or masked
-scores, weights; in training also those saved for the backward pass, and their gradients."""
-_ACTIVATIONS = {"inference": 10, "training": 24}
+scores, weights; otherwise also those saved for the backward pass, and in training their gradients."""
+_ACTIVATIONS = {"inference": 10, "forward": 11, "training": 24}
 """Tensors of (B, S, d_model): Q, K, V, heads, merged, output, contiguous copies; in training also gradients."""
 _WORKSPACE_PER_THREAD = (256 * 512 + 2 * 256) * 4
 """Bytes that torch's CPU flash kernel takes for each thread, apart from its (256, d_k) accumulator."""
+_CAUSAL = ("causal", "causal_mask", "padding_causal")
 _ORACLE_CHUNKS = 12
 """Chunks of float64 scores that the oracle holds at once, rounding simulated and gradients included."""
 
@@ -29,12 +32,51 @@ def flops(workload: Workload) -> int:
 
     Training counts three times the forward (the backward has two products for each of the forward's);
     recomputation is not counted. Causality does not halve the figure: whether a kernel skips what is masked is
-    what its time shows, and one figure for all keeps rates comparable.
+    what its time shows, and one figure for all keeps rates comparable. `flops_unmasked` is the other one.
     """
-    tokens = workload.batch_size * workload.seq_len
-    attention = 4 * tokens * workload.seq_len * workload.d_model
-    projections = 8 * tokens * workload.d_model**2
+    return _flops(workload, workload.seq_len * workload.seq_len)
+
+
+def flops_unmasked(workload: Workload) -> int:
+    """The same, of attention only for pairs of query and key that the mask leaves: what cannot be avoided."""
+    seq_len = workload.seq_len
+    kept = seq_len * (seq_len + 1) // 2 if workload.mask in _CAUSAL else seq_len * seq_len
+    # A hidden tail takes its share of all pairs, and of a causal triangle the square of that: a triangle of its own.
+    share = workload.padded_share**2 if workload.mask in _CAUSAL else workload.padded_share
+    return _flops(workload, round(kept * (1.0 - share)))
+
+
+def _flops(workload: Workload, pairs: int) -> int:
+    attention = 4 * workload.batch_size * pairs * workload.d_model
+    projections = 8 * workload.batch_size * workload.seq_len * workload.d_model**2 if _projects(workload) else 0
     return (attention + projections) * (3 if workload.mode == "training" else 1)
+
+
+def bytes_moved(workload: Workload) -> int:
+    """Bytes that one call cannot avoid to move: inputs, weights, mask and results, once each.
+
+    Training reads its inputs once more for the backward, and the cotangent, and writes all gradients.
+    """
+    element = DTYPES[workload.dtype].itemsize
+    activation = workload.batch_size * workload.seq_len * workload.d_model * element
+    weights = 4 * (workload.d_model**2 + workload.d_model) * element if _projects(workload) else 0
+    inputs = weights + activation * (1 if _projects(workload) else 3)  # x, or q, k and v
+    mask = 0 if workload.mask in ("none", "causal") else _mask_elements(workload, given=True)
+    forward = inputs + mask + activation
+    return forward if workload.mode != "training" else forward + inputs + mask + activation + inputs
+
+
+def figures(workload: Workload) -> dict[str, Any]:
+    """What a call costs on paper, by the names of `Measurement`."""
+    return {
+        "flops": flops(workload),
+        "flops_unmasked": flops_unmasked(workload),
+        "bytes_moved": bytes_moved(workload),
+    }
+
+
+def _projects(workload: Workload) -> bool:
+    return workload.scope == "module"
 
 
 def predicted_peak_bytes(implementation: Implementation, workload: Workload) -> int:
@@ -55,13 +97,14 @@ def predicted_peak_bytes(implementation: Implementation, workload: Workload) -> 
     return needed
 
 
-def _mask_elements(workload: Workload) -> int:
+def _mask_elements(workload: Workload, *, given: bool = False) -> int:
+    """Elements of the mask: as it is handed over, or at most, where some expand or build one."""
     batch_size, num_heads, square = workload.batch_size, workload.num_heads, workload.seq_len**2
     return {
         "none": 0,
         "causal": square,
         "causal_mask": square,
-        "padding": batch_size * square,  # expanded over the queries by those who want two dimensions
+        "padding": batch_size * (workload.seq_len if given else square),  # two dimensions for those who want them
         "padding_causal": batch_size * square,
         "per_head": num_heads * square,
         "dense": batch_size * num_heads * square,

@@ -204,5 +204,5 @@ def reasons_against_timing(records: Sequence[CheckRecord], name: str, workload: 
 
 
 def _concerns(checked: str, timed: str) -> bool:
-    """A wrong forward pass spoils training too; a wrong backward spoils training only."""
-    return checked in ("", timed) or timed == "training"
+    """A wrong forward pass spoils training too; a wrong backward spoils training, and the forward on its way there."""
+    return checked in ("", timed) or timed in ("training", "forward")

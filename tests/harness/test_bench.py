@@ -100,11 +100,37 @@ def test_a_killed_run_resumes_and_loses_nothing_that_was_finished(preset: Path) 
 
 
 def test_noise_that_cannot_be_measured_is_said_and_costs_nothing_else(preset: Path, capfd, monkeypatch) -> None:
-    monkeypatch.setattr("harness.bench.NOISE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("harness.bench.SENSING_TIMEOUT_S", 0.01)
     assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
-    assert "the machine's noise was not measured: no result within" in capfd.readouterr().err
+    assert "the machine's noise and roofs were not measured: no result within" in capfd.readouterr().err
     assert RunFolder(Path("run")).info().noise is None
     assert {m.status for m in RunFolder(Path("run")).measurements()} == {"measured"}
+
+
+def test_a_run_with_a_budget_ends_in_time_says_what_it_left_out_and_can_go_on(
+    preset: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run", "--budget", "0.001"]) == 0
+    folder = RunFolder(Path("run"))
+    out = capfd.readouterr().out
+    assert folder.measurements() == []
+    assert folder.info().left_out.keys() == {workload.key for workload in folder.info().workloads}
+    assert out.count("left out to end in time: tiny b1-s") == 4
+    assert re.search(r"it may take \d+ s, and 0 s were left", out)
+    assert "measure what was left out: mha bench --resume run" in out
+    assert "4 planned workloads left out to end in time" in out
+    assert run(["bench", "--resume", "run", "--budget", "10"]) == 0
+    assert {m.status for m in folder.measurements()} == {"measured"}
+    assert folder.info().left_out == {}
+    assert "left out" not in capfd.readouterr().out
+
+
+def test_the_roofs_of_every_dtype_and_thread_count_are_measured_once(preset: Path, capfd) -> None:
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+    roofs = RunFolder(Path("run")).info().roofs
+    assert [(roof.dtype, roof.threads) for roof in roofs] == [("float32", 1)]
+    assert run(["bench", "--resume", "run"]) == 0
+    assert RunFolder(Path("run")).info().roofs == roofs
 
 
 def test_two_processes_never_write_into_one_run(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:

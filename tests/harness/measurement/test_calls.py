@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from harness.measurement.calls import TimedCall
+from harness.measurement import calls
 from harness.measurement.cell import case_of
 from harness.registry import load_registry
 from harness.subject import prepare
@@ -14,7 +14,7 @@ def timed_call(workload, name):
     inputs = make_inputs(case_of(workload))
     implementation = load_registry()[name].implementation
     subject = prepare(implementation, inputs.case, inputs.weights)
-    return TimedCall(subject, inputs, workload.mode), subject, inputs
+    return calls.timed_call(subject, inputs, workload), subject, inputs
 
 
 @pytest.mark.parametrize("name", ["document", "einsum", "sdpa", "torch_mha"])
@@ -26,6 +26,76 @@ def test_what_is_timed_gives_the_answer_that_verification_gets(workload, name, m
     verified = subject.answer(inputs, mode).tensors
     assert timed.keys() == verified.keys()
     assert all(torch.equal(timed[key], verified[key]) for key in timed)
+
+
+@pytest.mark.parametrize("name", ["einsum", "sdpa"])
+@pytest.mark.parametrize("mask", ["none", "causal", "dense"])
+@pytest.mark.parametrize("mode", ["inference", "forward", "training"])
+def test_attention_timed_alone_still_is_judged_by_the_answer_of_the_module(workload, name, mask, mode):
+    workload = workload.model_copy(update={"mode": mode, "mask": mask, "scope": "attention", "dtype": "float64"})
+    call, subject, inputs = timed_call(workload, name)
+    call()
+    call()
+    timed = call.answer().tensors
+    verified = subject.answer(inputs, "training" if mode == "training" else "inference").tensors
+    assert timed.keys() == verified.keys()
+    for key, tensor in timed.items():
+        torch.testing.assert_close(tensor, verified[key], rtol=1e-12, atol=1e-12)
+
+
+def test_attention_timed_alone_gets_contiguous_heads_and_none_of_the_projections(workload, monkeypatch):
+    call, subject, _ = timed_call(workload.model_copy(update={"scope": "attention"}), "sdpa")
+    seen = []
+    monkeypatch.setattr(call, "_attend", lambda *qkv, **rest: seen.append(qkv) or qkv[0])
+    monkeypatch.setattr(subject.module, "forward", None)
+    call()
+    assert [(tuple(t.shape), t.is_contiguous()) for t in seen[0][:3]] == [((2, 2, 9, 8), True)] * 3
+
+
+def test_a_whole_module_has_no_attention_to_time(workload):
+    with pytest.raises(TypeError, match="torch_mha is a whole module"):
+        timed_call(workload.model_copy(update={"scope": "attention"}), "torch_mha")
+
+
+def test_a_forward_with_gradients_trains_and_keeps_a_graph_but_no_gradients(workload):
+    call, subject, inputs = timed_call(workload.model_copy(update={"mode": "forward"}), "sdpa")
+    call()
+    answer = call.answer()
+    assert subject.module.training
+    assert answer.gradients == {}
+    assert all(parameter.grad is None for parameter in subject.module.parameters())
+    torch.testing.assert_close(answer.output, subject.train(inputs).output)
+
+
+def test_a_forward_that_keeps_no_graph_has_no_answer(workload, monkeypatch):
+    call, subject, _ = timed_call(workload.model_copy(update={"mode": "forward"}), "sdpa")
+    forward = subject.module.forward
+    monkeypatch.setattr(subject.module, "forward", lambda *x, **more: forward(*x, **more).detach())
+    call()
+    with pytest.raises(RuntimeError, match="belongs to no graph"):
+        call.answer()
+
+
+@pytest.mark.parametrize("scope", ["module", "attention"])
+@pytest.mark.parametrize("mode", ["forward", "training"])
+def test_what_is_saved_for_the_backward_is_counted_to_the_byte(workload, mode, scope):
+    workload = workload.model_copy(update={"mode": mode, "scope": scope, "mask": "none"})
+    call, _, _ = timed_call(workload, "einsum")
+    projected = 2 * 9 * 16 * 4  # B, S, d_model, float32
+    scores = 2 * 2 * 9 * 9 * 4  # B, H, S, S
+    # einsum: the scaled q, k, v and the weights; in a module also what W_o is given. x, q, k, v where given: inputs.
+    saved = call.saved_bytes()
+    assert saved >= scores
+    assert saved % 4 == 0
+    assert saved == scores + (4 * projected if scope == "module" else projected)
+    assert saved == call.saved_bytes(), "and nothing of it stays"
+
+
+def test_inference_saves_nothing(workload):
+    call, _, _ = timed_call(workload, "einsum")
+    call()
+    assert call.saved_bytes() == 0
+    assert call.output_bytes() == 2 * 9 * 16 * 4
 
 
 def test_gradients_of_repeated_calls_do_not_add_up(workload):

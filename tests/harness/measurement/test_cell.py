@@ -48,6 +48,31 @@ def test_right_implementations_get_times_memory_errors_and_kernels(measure, work
         assert measurement.max_error > 0
         assert measurement.kernels
         assert measurement.flops == work.flops(measurement.workload)
+        assert measurement.output_bytes == 2 * 9 * 16 * {"float32": 4, "bfloat16": 2, "float64": 8}[dtype]
+        assert (measurement.saved_bytes > 0) == (mode == "training")
+        assert 0 < measurement.workspace_bytes <= measurement.peak_bytes - measurement.output_bytes
+
+
+def test_attention_alone_is_measured_of_functions_and_declined_by_modules(measure):
+    found = measure("sdpa", "einsum", "torch_mha", scope="attention", mode="training")
+    assert {name: each.status for name, each in found.items()} == {
+        "sdpa": "measured",
+        "einsum": "measured",
+        "torch_mha": "unsupported",
+    }
+    assert found["torch_mha"].reasons == ("it is a whole module: it has no attention of its own to time",)
+    assert 0 < found["sdpa"].budget_used < 1
+
+
+def test_attention_alone_that_is_wrong_is_not_timed(measure, write_plugin):
+    found = measure("sdpa", "inverted", plugins=[write_plugin("inverted", INVERTED)], scope="attention")
+    assert (found["sdpa"].status, found["inverted"].status) == ("measured", "wrong")
+
+
+def test_a_forward_that_keeps_a_graph_is_measured_as_a_pass_of_its_own(measure):
+    found = measure("sdpa", "torch_mha", mode="forward")
+    assert {each.status for each in found.values()} == {"measured"}
+    assert all(each.saved_bytes > 0 for each in found.values())
 
 
 def test_all_implementations_of_a_cell_share_their_rounds(measure):

@@ -41,12 +41,12 @@ def test_limits_of_version_one_are_read_too(tmp_path):
 
 
 def test_affinity_to_one_core_leaves_one(monkeypatch):
-    monkeypatch.setattr(limits, "_allowed_cpus", lambda: {0})
+    monkeypatch.setattr(limits, "allowed_cpus", lambda: {0})
     assert usable_cores() == 1
 
 
 def test_two_threads_of_one_core_count_as_one(monkeypatch):
-    monkeypatch.setattr(limits, "_allowed_cpus", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr(limits, "allowed_cpus", lambda: {0, 1, 2, 3})
     monkeypatch.setattr(limits, "_core_of", lambda cpu: (str(cpu // 2),))
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 4)
     monkeypatch.setattr(limits, "_cpu_quotas", lambda: iter([64]))
@@ -54,7 +54,7 @@ def test_two_threads_of_one_core_count_as_one(monkeypatch):
 
 
 def test_a_containers_quota_holds(monkeypatch):
-    monkeypatch.setattr(limits, "_allowed_cpus", lambda: set(range(64)))
+    monkeypatch.setattr(limits, "allowed_cpus", lambda: set(range(64)))
     monkeypatch.setattr(limits, "_core_of", lambda cpu: (str(cpu),))
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 64)
     monkeypatch.setattr(limits, "_cpu_quotas", lambda: iter([4]))

@@ -117,7 +117,7 @@ def test_what_is_not_text_is_named(tmp_path):
         ({"dtype": 'dtype = ["float32", "fp16"]'}, ["sweep[1].dtype[2]: got 'fp16'", "'bfloat16' or 'float16'"]),
         ({"dtype": 'dtype = "half"'}, ["sweep[1].dtype[1]: got 'half'", "allowed: 'float64'"]),
         ({"mask": 'mask = "triangle"'}, ["sweep[1].mask[1]: got 'triangle'", "'causal_mask'"]),
-        ({"mode": 'mode = "train"'}, ["sweep[1].mode[1]: got 'train'", "'inference' or 'training'"]),
+        ({"mode": 'mode = "train"'}, ["sweep[1].mode[1]: got 'train'", "'inference', 'forward' or 'training'"]),
         ({"threads": 'threads = "many"'}, ["sweep[1].threads[1]: got 'many'", '"all"', "at least 1"]),
         ({"threads": "threads = 0"}, ["sweep[1].threads[1]: got 0", "at least 1"]),
         ({"threads": "threads = true"}, ["sweep[1].threads[1]: got True", "at least 1"]),

@@ -3,7 +3,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.measurement import work
-from harness.measurement.calls import TimedCall
+from harness.measurement import calls
 from harness.measurement.cell import case_of
 from harness.measurement.memory import footprint
 from harness.registry import load_registry
@@ -16,7 +16,7 @@ TIMED = ("document", "einsum", "sdpa", "torch_mha", "torch_mha_weights")
 def timed_call(workload, name="document"):
     inputs = make_inputs(case_of(workload), padded_share=0.25)
     implementation = load_registry()[name].implementation
-    return TimedCall(prepare(implementation, inputs.case, inputs.weights), inputs, workload.mode)
+    return calls.timed_call(prepare(implementation, inputs.case, inputs.weights), inputs, workload)
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
@@ -28,12 +28,44 @@ def test_flops_are_those_that_torch_counts_for_the_written_out_module(workload, 
     assert work.flops(workload) == counter.get_total_flops()
 
 
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_flops_of_attention_alone_are_those_that_torch_counts(workload, mode):
+    workload = workload.model_copy(update={"mode": mode, "mask": "none", "seq_len": 24, "scope": "attention"})
+    call = timed_call(workload, "einsum")
+    with FlopCounterMode(display=False) as counter:
+        call()
+    assert work.flops(workload) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("mask", ["causal", "causal_mask", "padding", "padding_causal", "none"])
+def test_unmasked_flops_count_the_pairs_that_the_mask_leaves(workload, mask):
+    share = 0.25 if mask.startswith("padding") else 0.0
+    workload = workload.model_copy(update={"mask": mask, "seq_len": 64, "padded_share": share, "scope": "attention"})
+    hidden = torch.zeros(64, 64, dtype=torch.bool)
+    hidden[:, 64 - int(64 * share) :] = True
+    if "causal" in mask:
+        hidden |= torch.ones(64, 64, dtype=torch.bool).triu(1)
+    pairs = int((~hidden).sum())
+    assert work.flops_unmasked(workload) == pytest.approx(work.flops(workload) * pairs / 64**2, rel=5e-3)
+
+
+def test_bytes_moved_are_every_operand_and_result_once(workload):
+    workload = workload.model_copy(update={"mask": "dense"})
+    x, weights, mask = 2 * 9 * 16 * 4, 4 * (16 * 16 + 16) * 4, 2 * 2 * 9 * 9
+    assert work.bytes_moved(workload) == x + weights + mask + x
+    trained = workload.model_copy(update={"mode": "training"})
+    assert work.bytes_moved(trained) == 2 * (x + weights + mask + x) + x + weights, "and x's and the weights' gradients"
+    alone = workload.model_copy(update={"scope": "attention"})
+    assert work.bytes_moved(alone) == 3 * x + mask + x
+    assert work.bytes_moved(workload.model_copy(update={"mask": "causal"})) == x + weights + x, "a flag moves nothing"
+
+
 def test_causality_does_not_halve_the_flops(workload):
     assert work.flops(workload) == work.flops(workload.model_copy(update={"mask": "none"}))
 
 
 @pytest.mark.usefixtures("capfd")
-@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("mode", ["inference", "forward", "training"])
 @pytest.mark.parametrize(
     ("mask", "dtype"),
     [("none", "float32"), ("causal", "float32"), ("causal", "bfloat16"), ("padding", "float32"), ("dense", "bfloat16")],
