@@ -33,6 +33,14 @@ IMPLEMENTATION = Implementation(
     attend=attend,
     fully_masked_row="zero",
     memory_growth="O(S)",
+    kernels={
+        "cpu": ("aten::_scaled_dot_product_flash_attention_for_cpu",),
+        "cuda": (
+            "aten::_scaled_dot_product_flash_attention",
+            "aten::_scaled_dot_product_efficient_attention",
+            "aten::_scaled_dot_product_cudnn_attention",
+        ),
+    },
     semantics=(
         Behaviour(
             answers={"nan_in_a_masked_key": "it leaks"},

@@ -109,6 +109,7 @@ IMPLEMENTATIONS = (
         build=lambda d_model, num_heads: TorchMHA(d_model, num_heads, need_weights=False),
         fully_masked_row="zero",
         memory_growth="O(S^2)",
+        kernels={"cpu": ("aten::_native_multi_head_attention", "aten::_scaled_dot_product_flash_attention_for_cpu")},
         pack=pack,
         unpack=unpack,
         known_failures=(

@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from harness.records import BAD_CHECK_STATUSES
 from reports import text
 from reports.frames import Run, groups
 from reports.judgement import Judgement, Verdict
 from reports.tables import HAZARD_MEANING, Names
-from reports.titles import Titles
+from reports.titles import Titles, purpose
 from reports.verification_tables import summary_lines
+from reports.work import DeclaredKernels
 
 FAULTS = ("wrong", "unverified", "crashed", "timeout")
 """Statuses of a measurement that tell of a fault, not of a limit."""
@@ -68,20 +71,20 @@ def advise(run: Run, judgement: Judgement, names: Names) -> Advice:
 
 
 def _champions(judged: Sequence[Verdict]) -> dict[str, tuple[str, ...]]:
-    """For each pass, who is most often in the first group, and who shares it on the very same workloads.
+    """For each purpose, who is most often in the first group, and who shares it on the very same workloads.
 
     Among equally frequent ones, whoever has a time on more workloads: it serves more of what was asked for.
     """
     timed = Counter(standing.name for verdict in judged for standing in verdict.standings)
     champions: dict[str, tuple[str, ...]] = {}
-    for mode in dict.fromkeys(verdict.workload.mode for verdict in judged):
+    for wanted in dict.fromkeys(purpose(verdict.workload) for verdict in judged):
         places: dict[str, set[str]] = {}
         for verdict in judged:
-            for name in verdict.best if verdict.workload.mode == mode else ():
+            for name in verdict.best if purpose(verdict.workload) == wanted else ():
                 places.setdefault(name, set()).add(verdict.workload.key)
         first = max(places, key=lambda name: (len(places[name]), timed[name]))
         equals = [name for name in places if name != first and places[name] == places[first]]
-        champions[mode] = (first, *equals)
+        champions[wanted] = (first, *equals)
     return champions
 
 
@@ -89,16 +92,16 @@ def _headlines(
     judged: Sequence[Verdict], champions: dict[str, tuple[str, ...]], titles: Titles, names: Names
 ) -> Iterable[Headline]:
     for equals in dict.fromkeys(champions.values()):
-        modes = [mode for mode, some in champions.items() if some == equals]
-        verdicts = [verdict for verdict in judged if verdict.workload.mode in modes]
+        purposes = [wanted for wanted, some in champions.items() if some == equals]
+        verdicts = [verdict for verdict in judged if purpose(verdict.workload) in purposes]
         who = " or ".join(names.text(name) for name in equals)
         if all(_is_undecided(verdict) for verdict in verdicts):
-            yield Headline(f"For {text.listed(modes)} nothing could be told apart.", (_NOISE,))
+            yield Headline(f"For {text.listed(purposes)} nothing could be told apart.", (_NOISE,))
         elif 2 * sum(equals[0] in verdict.best for verdict in verdicts) <= len(verdicts):
-            yield Headline(f"For {text.listed(modes)} it depends.", tuple(_choices(verdicts, titles, names)))
+            yield Headline(f"For {text.listed(purposes)} it depends.", tuple(_choices(verdicts, titles, names)))
         else:
             evidence = [_record(equals, verdicts), *_exceptions(equals[0], verdicts, titles, names)]
-            yield Headline(f"Use {who} for {text.listed(modes)}.", tuple(evidence))
+            yield Headline(f"Use {who} for {text.listed(purposes)}.", tuple(evidence))
 
 
 _NOISE = (
@@ -133,7 +136,8 @@ def _record(equals: tuple[str, ...], verdicts: Sequence[Verdict]) -> str:
         if set(verdict.best) == set(equals) and (len(verdict.standings) > len(equals) or verdict.outcome == "only one")
     ]
     ahead = len(alone)
-    tied = sum(verdict.outcome == "tied" for verdict in level if verdict not in alone)
+    by_themselves = {verdict.workload.key for verdict in alone}
+    tied = sum(verdict.outcome == "tied" for verdict in level if verdict.workload.key not in by_themselves)
     parts = [
         f"ahead of all others in {ahead}" if ahead else "",
         f"tied with others in {tied}" if tied else "",
@@ -247,6 +251,13 @@ def _faults(judgement: Judgement, names: Names) -> Iterable[str]:
 
 def _warnings(run: Run, judgement: Judgement, champions: set[str]) -> Iterable[str]:
     yield from _correctness_warnings(run, champions)
+    yield from _fallbacks(run, judgement)
+    left_out = sum(verdict.outcome == "left out" for verdict in judgement.verdicts)
+    if left_out:
+        yield (
+            f"{text.plural(left_out, 'planned workload')} left out to end in time; "
+            "`mha bench --resume` with this run's folder measures what is missing."
+        )
     interrupted = sum(verdict.outcome == "interrupted" for verdict in judgement.verdicts)
     if interrupted and not run.measurements.empty:
         yield f"The run was interrupted: {text.plural(interrupted, 'planned workload')} not measured."
@@ -266,6 +277,22 @@ def _warnings(run: Run, judgement: Judgement, champions: set[str]) -> Iterable[s
         yield (
             f"Other processes kept {machine.busy_cores:.1f} of {text.plural(machine.cores, 'core')} busy when the run "
             "began: expect wider intervals."
+        )
+
+
+def _fallbacks(run: Run, judgement: Judgement) -> Iterable[str]:
+    """Who did not reach the kernel it is meant to reach: a silent fall-back often is to a quadratic one."""
+    kernels = DeclaredKernels(run.info.implementations)
+    frame = judgement.measurements
+    missed = [kernels.missed(row) for row in frame.itertuples(index=False)]
+    rows = frame.assign(missed=pd.Series(missed, index=frame.index, dtype=object))
+    fallen = rows[rows["missed"].map(len) > 0]
+    for (name, declared, ran), group in groups(fallen, ["implementation", "missed", "kernels"]):
+        where = judgement.titles.describe(group["workload"])
+        among = f" (among {where})" if where else ""
+        yield (
+            f"{name} ran {text.listed(ran)} in place of {' or '.join(declared)} on "
+            f"{text.plural(len(group), 'workload')}{among}."
         )
 
 

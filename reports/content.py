@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.records import RunInfo
-from reports import context_tables, semantics_tables, timing_tables, verification_tables
+from reports import context_tables, semantics_tables, timing_tables, verification_tables, work_tables
 from reports.advice import Advice, advise
 from reports.frames import Run
 from reports.judgement import Judgement
@@ -24,6 +24,8 @@ class Content:
     advice: Advice
     verdicts: Table
     measurements: Table
+    memory: Table
+    work: Table
     untimed: Table
     matrix: Table
     failures: list[Failures]
@@ -54,6 +56,8 @@ class Content:
         """The tables behind the verdicts, in reading order."""
         return (
             self.measurements,
+            self.memory,
+            self.work,
             self.untimed,
             self.errors,
             self.matrix,
@@ -93,6 +97,8 @@ def compose(run: Run, judgement: Judgement) -> Content:
         advice=replace(advice, faults=(*advice.faults, *semantics_tables.differences(run.semantics, names))),
         verdicts=timing_tables.verdicts(judgement, names, run.info.baseline),
         measurements=timing_tables.measurements(judgement, names),
+        memory=work_tables.memory(judgement, names),
+        work=work_tables.work(judgement, names, run.info),
         untimed=timing_tables.without_a_time(judgement, names),
         matrix=verification_tables.matrix(run.checks, names),
         failures=verification_tables.failures(run.checks, names),

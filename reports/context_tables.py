@@ -110,6 +110,7 @@ def environment(run: Run) -> Table:
         ("machine", environment.machine_id),
         ("processor", environment.processor),
         ("cores", str(environment.cores)),
+        ("allowed CPUs", environment.affinity or "not recorded"),
         ("memory", f"{text.significant(environment.memory_bytes / 1024**3)} GiB"),
         ("accelerator", environment.accelerator or "none"),
         ("system", environment.system),

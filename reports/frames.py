@@ -7,7 +7,7 @@ there is no number: an error that is not a number must not vanish from a maximum
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,19 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import UserError
-from harness.records import CheckRecord, Measurement, RunFolder, RunInfo, SemanticsRecord, Workload
+from harness.records import CheckRecord, Measurement, Roof, RunFolder, RunInfo, SemanticsRecord, Workload
+from reports import work
 
 ERROR_FIELDS = ("max_error", "budget", "budget_used", "error_over_baseline")
 WORKLOAD_FIELDS = tuple(Workload.model_fields)
 MEASUREMENT_FIELDS = tuple(field for field in Measurement.model_fields if field != "workload")
-DERIVED_FIELDS = ("median_s", "q1_s", "q3_s", "min_s", "rounds", "flops_per_s")
-"""Columns computed from the samples: median, quartiles, minimum and number of wall times, and the rate."""
+DERIVED_FIELDS = ("median_s", "q1_s", "q3_s", "min_s", "rounds", "flops_per_s", *work.FIELDS)
+"""Columns computed from the samples: median, quartiles, minimum and number of wall times, rates, and the roofline."""
+_NUMBERS = (
+    *("max_error", "budget_used", "error_over_baseline", "first_call_s"),
+    *("peak_bytes", "output_bytes", "saved_bytes", "workspace_bytes", "flops", "flops_unmasked", "bytes_moved"),
+    *DERIVED_FIELDS,
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ def read(folder: Path) -> Run:
             )
     semantics = {(r.implementation, r.probe): r for r in files.semantics()}
     dropped = len(all_checks) + len(all_measurements) - len(checks) - len(measurements)
-    return Run(info, checks_frame(checks), measurements_frame(measurements), dropped, tuple(semantics.values()))
+    frame = measurements_frame(measurements, info.roofs)
+    return Run(info, checks_frame(checks), frame, dropped, tuple(semantics.values()))
 
 
 def checks_frame(records: Iterable[CheckRecord]) -> pd.DataFrame:
@@ -70,12 +77,12 @@ def checks_frame(records: Iterable[CheckRecord]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(ERROR_FIELDS, float))
 
 
-def measurements_frame(records: Iterable[Measurement]) -> pd.DataFrame:
+def measurements_frame(records: Iterable[Measurement], roofs: Sequence[Roof] = ()) -> pd.DataFrame:
     """One row for each measurement, with its workload's fields and what follows from its samples."""
-    rows = [_measurement_row(record) for record in records]
+    known = work.by_dtype_and_threads(roofs)
+    rows = [_measurement_row(record, known) for record in records]
     frame = pd.DataFrame(rows, columns=["key", *MEASUREMENT_FIELDS, "workload", *WORKLOAD_FIELDS, *DERIVED_FIELDS])
-    numbers = ["max_error", "budget_used", "error_over_baseline", "peak_bytes", "flops", *DERIVED_FIELDS]
-    return frame.astype(dict.fromkeys(numbers, float))
+    return frame.astype(dict.fromkeys(_NUMBERS, float))
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
@@ -83,12 +90,12 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["status"] == "measured"]
 
 
-def _measurement_row(record: Measurement) -> dict[str, object]:
+def _measurement_row(record: Measurement, roofs: Mapping[tuple[str, int], Roof]) -> dict[str, object]:
     return {
         **_without_nan(dict(record)),
         **dict(record.workload),
         "key": record.workload.key,
-        **_derived(record),
+        **_derived(record, roofs),
     }
 
 
@@ -100,7 +107,7 @@ def _without_nan(row: dict[str, object]) -> dict[str, object]:
     return row
 
 
-def _derived(record: Measurement) -> dict[str, float]:
+def _derived(record: Measurement, roofs: Mapping[tuple[str, int], Roof]) -> dict[str, float]:
     if record.status != "measured" or record.samples is None:
         return {}
     wall_s = np.asarray(record.samples.wall_s)
@@ -112,6 +119,7 @@ def _derived(record: Measurement) -> dict[str, float]:
         "min_s": float(wall_s.min()),
         "rounds": len(wall_s),
         "flops_per_s": record.flops / middle if record.flops is not None else math.nan,
+        **work.roofline(record, middle, roofs),
     }
 
 

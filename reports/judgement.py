@@ -22,12 +22,12 @@ from reports import text
 from reports.frames import Run
 from reports.titles import Titles
 
-Outcome = Literal["fastest", "tied", "unresolved", "only one", "no time", "interrupted"]
+Outcome = Literal["fastest", "tied", "unresolved", "only one", "no time", "left out", "interrupted"]
 """How a workload ended.
 
 ``fastest``: one is ahead of all others. ``tied``: several share the first place. ``unresolved``: some in the
 first group could not be told apart. ``only one``: a single implementation has a time. ``no time``: none has.
-``interrupted``: it was planned, and nothing was recorded.
+``left out``: the run's time budget did not allow it. ``interrupted``: it was planned, and nothing was recorded.
 """
 
 
@@ -127,7 +127,7 @@ def _for_readers(workloads: Mapping[str, Workload]) -> dict[str, Workload]:
 
     A sweep runs cheap workloads first, which mixes everything.
     """
-    axes = ("mode", "label", "d_model", "num_heads", "threads", "mask", "dtype")
+    axes = ("scope", "mode", "label", "d_model", "num_heads", "threads", "mask", "dtype")
     first = {axis: list(dict.fromkeys(getattr(w, axis) for w in workloads.values())) for axis in axes}
 
     def place(workload: Workload) -> tuple[int, ...]:
@@ -148,7 +148,7 @@ def _verdict(info: RunInfo, workload: Workload, title: str, rows: Sequence[Any])
     return Verdict(
         workload=workload,
         title=title,
-        outcome=_outcome(standings, interrupted=not rows),
+        outcome=_outcome(standings, bool(rows), left_out=workload.key in info.left_out),
         standings=tuple(standings),
         reference=reference,
         against_reference={name: comparing.hold(name, reference) for name in names},
@@ -168,6 +168,7 @@ class _Comparing:
         self._samples = samples
         self._how: dict[str, Any] = {**corrections, "resolution": resolution}
         self._key = key
+        self._held: dict[tuple[str, str], Comparison] = {}
 
     def rank(self) -> list[Standing]:
         try:
@@ -177,7 +178,10 @@ class _Comparing:
 
     def hold(self, first: str, second: str) -> Comparison:
         try:
-            return statistics.compare(self._samples[first], self._samples[second], **self._how)
+            if (first, second) not in self._held:
+                held = statistics.compare(self._samples[first], self._samples[second], **self._how)
+                self._held[first, second] = held
+            return self._held[first, second]
         except ValueError as error:
             raise self._refusal(error) from None
 
@@ -200,9 +204,9 @@ def _rival(standings: list[Standing], baseline: str) -> str:
     return baseline if baseline in behind else next(iter(behind), "")
 
 
-def _outcome(standings: list[Standing], *, interrupted: bool) -> Outcome:
-    if interrupted:
-        return "interrupted"
+def _outcome(standings: list[Standing], has_records: bool, *, left_out: bool) -> Outcome:
+    if not has_records:
+        return "left out" if left_out else "interrupted"
     if len(standings) < 2:
         return "only one" if standings else "no time"
     others = [standing for standing in standings[1:] if standing.group == 1]
@@ -251,6 +255,10 @@ def _no_time(_verdict: Verdict) -> str:
     return "no implementation has a time"
 
 
+def _left_out(_verdict: Verdict) -> str:
+    return "left out to end in time"
+
+
 def _interrupted(_verdict: Verdict) -> str:
     return "not measured (interrupted)"
 
@@ -268,7 +276,7 @@ def _rounds(verdict: Verdict) -> str:
 
 def _remarks(verdict: Verdict) -> str:
     remarks = ""
-    if verdict.not_measured and verdict.outcome != "interrupted":
+    if verdict.not_measured and verdict.outcome not in ("interrupted", "left out"):
         remarks += f"; not measured (interrupted): {text.listed(verdict.not_measured)}"
     if verdict.baseline_missing and len(verdict.standings) > 1:
         remarks += f"; the baseline has no time, so ratios are against {verdict.reference}"
@@ -281,5 +289,6 @@ _SENTENCES = {
     "unresolved": _unresolved,
     "only one": _only_one,
     "no time": _no_time,
+    "left out": _left_out,
     "interrupted": _interrupted,
 }

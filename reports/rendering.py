@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from reports import Rendered, exports, html, markdown, plots
-from reports.advice import advise, verdict_lines
+from reports.advice import verdict_lines
 from reports.content import compose
 from reports.frames import Run, read
 from reports.judgement import Judgement, judge
@@ -28,13 +28,12 @@ def render_all(folder: Path, out: Path) -> Rendered:
         files = [*pages, *_write_exports(run, judgement, out), *_write_plots(drawn, out / PLOTS_FOLDER)]
     except OSError as error:
         raise UserError(f"{out}: the report cannot be written there ({error}); name another folder") from None
-    advice = advise(run, judgement, content.names)
     return Rendered(
         html=out / HTML_FILE,
         files=tuple(files),
         verdicts=judgement.verdicts,
         verdict_lines=verdict_lines(run, judgement),
-        headline_lines=advice.lines(),
+        headline_lines=content.advice.lines(),
     )
 
 

@@ -1,8 +1,9 @@
-"""Tables about time and memory: the verdicts, and every measurement behind them."""
+"""Tables about time: the verdicts, and every measurement behind them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -24,6 +25,8 @@ from reports.tables import (
     workload_columns,
 )
 
+ENOUGH_ROUNDS = 80
+"""Where the protocol first looks; fewer are taken only where a cell's time does not allow more."""
 _VERDICT_TONES: dict[str, Tone] = {"faster": "good", "slower": "", "tied": "", "unresolved": "warn"}
 _OUTCOME_TONES: dict[str, Tone] = {
     "fastest": "good",
@@ -31,6 +34,7 @@ _OUTCOME_TONES: dict[str, Tone] = {
     "unresolved": "warn",
     "only one": "quiet",
     "no time": "bad",
+    "left out": "warn",
     "interrupted": "bad",
 }
 _STATUS_TONES: dict[str, Tone] = {"measured": "", "wrong": "bad", "crashed": "bad", "timeout": "bad"}
@@ -74,8 +78,8 @@ def _verdict_row(
     axes = workload_cells(judgement.titles, verdict.workload)
     tone = _OUTCOME_TONES[verdict.outcome]
     if not verdict.standings:
-        interrupted = verdict.outcome == "interrupted"
-        words = Cell("not measured", tone=tone, detail="interrupted") if interrupted else Cell("no time", tone=tone)
+        missing = verdict.outcome if verdict.outcome in ("interrupted", "left out") else ""
+        words = Cell("not measured", tone=tone, detail=missing) if missing else Cell("no time", tone=tone)
         return (*axes, EMPTY, words, *((EMPTY,) * 5))
     leader = verdict.standings[0]
     return (
@@ -83,10 +87,10 @@ def _verdict_row(
         Cell(names.text(leader.name), detail=_beside_the_leader(verdict, names)),
         Cell(verdict.outcome, tone=tone, detail=_outcome_detail(verdict)),
         Cell(text.latency(leader.median_s), sort=leader.median_s),
-        _peak_cell(peaks.get((verdict.workload.key, leader.name), math.nan)),
+        peak_cell(peaks.get((verdict.workload.key, leader.name), math.nan)),
         _against_baseline(verdict),
         _next_behind(verdict, names),
-        Cell(str(verdict.rounds), sort=verdict.rounds),
+        rounds_cell(verdict.rounds),
     )
 
 
@@ -135,15 +139,16 @@ def measurements(judgement: Judgement, names: Names) -> Table:
             Column("quartiles", number=True),
             Column("against the reference"),
             Column("rounds", number=True),
+            Column("first call", number=True),
             Column("peak memory", number=True),
-            Column("GFLOP/s", number=True),
             Column("error / budget", number=True),
             Column("error / baseline's", number=True),
-            Column("kernels that ran, or reasons", wide=True),
+            Column("reasons", wide=True),
         ),
         rows=[_measurement_row(row, judgement, names) for row in shown.itertuples(index=False)],
-        note="The reference is the baseline, or the fastest where the baseline has no time. GFLOP/s are "
-        "analytic operations, projections included, over the median. Error over budget is the largest over "
+        note="The reference is the baseline, or the fastest where the baseline has no time. A first call includes "
+        f"whatever is set up or compiled in it. Cells with fewer than {ENOUGH_ROUNDS} rounds were too slow for more in "
+        "their time, and can tell large differences only. Error over budget is the largest over "
         "output and gradients at this very shape, against float64: above 1 is wrong. Error over the "
         "baseline's compares it with a careful implementation that rounds once at the end.",
         full="results.csv",
@@ -157,11 +162,11 @@ def _measurement_row(row: Any, judgement: Judgement, names: Names) -> tuple[Cell
         names.cell(row.implementation),
         Cell(row.status, tone=_STATUS_TONES.get(row.status, "quiet")),
         *_time_cells(row, judgement.held.get((row.key, row.implementation))),
-        _peak_cell(row.peak_bytes),
-        _number(row.flops_per_s / 1e9, text.significant),
+        number_cell(row.first_call_s, text.latency),
+        peak_cell(row.peak_bytes),
         error_cell(row.budget_used),
-        _number(row.error_over_baseline, text.multiple),
-        reasons_cell(row.reasons) if row.reasons else Cell(", ".join(row.kernels), code=bool(row.kernels)),
+        number_cell(row.error_over_baseline, text.multiple),
+        reasons_cell(row.reasons),
     )
 
 
@@ -173,8 +178,13 @@ def _time_cells(row: Any, comparison: Comparison | None) -> tuple[Cell, ...]:  #
         Cell(text.latency(row.median_s), sort=row.median_s),
         Cell(quartiles, sort=row.q3_s - row.q1_s),
         _ratio_cell(row.implementation, row.reference, comparison),
-        Cell(str(int(row.rounds)), sort=row.rounds),
+        rounds_cell(int(row.rounds)),
     )
+
+
+def rounds_cell(rounds: int) -> Cell:
+    """A number of rounds, marked where the cell was too slow for enough of them."""
+    return Cell(str(rounds), sort=rounds, detail="slow cell" if rounds < ENOUGH_ROUNDS else "")
 
 
 def _ratio_cell(name: str, reference: str, held: Comparison) -> Cell:
@@ -215,12 +225,14 @@ def error_cell(budget_used: float) -> Cell:
     return Cell(text.multiple(budget_used), sort=budget_used, tone="" if budget_used <= 1 else "bad")
 
 
-def _number(value: float, words: Any) -> Cell:  # noqa: ANN401 - a function of `text`
+def number_cell(value: float, words: Callable[[float], str]) -> Cell:
+    """A number that may be missing, written by a function of `text`."""
     return EMPTY if math.isnan(value) else Cell(words(value), sort=value)
 
 
-def _peak_cell(peak_bytes: float) -> Cell:
-    return _number(peak_bytes, text.mebibytes)
+def peak_cell(peak_bytes: float) -> Cell:
+    """Bytes that may be missing."""
+    return number_cell(peak_bytes, text.mebibytes)
 
 
 def _peaks(frame: pd.DataFrame) -> dict[tuple[str, str], float]:

@@ -24,11 +24,21 @@ class Axis:
     number: bool = False
 
 
+PASSES = {"inference": "inference", "forward": "forward with gradients", "training": "training"}
+SCOPES = {"module": "whole module", "attention": "attention alone"}
+
+
+def purpose(workload: Workload) -> str:
+    """What somebody would do who has such a workload: the pass, and whether of attention alone."""
+    return PASSES[workload.mode] + ("" if workload.scope == "module" else f" of {SCOPES[workload.scope]}")
+
+
 AXES = (
     Axis("seq_len", "S", lambda w: f"S {w.seq_len}", always=True, number=True),
     Axis("mask", "mask", lambda w: w.mask if w.mask != "none" else "no mask", always=True),
     Axis("dtype", "dtype", lambda w: w.dtype, always=True),
-    Axis("mode", "pass", lambda w: w.mode, always=True),
+    Axis("scope", "scope", lambda w: SCOPES[w.scope]),
+    Axis("mode", "pass", lambda w: PASSES[w.mode], always=True),
     Axis("threads", "threads", lambda w: text.plural(w.threads, "thread"), always=True, number=True),
     Axis("batch_size", "B", lambda w: f"B {w.batch_size}", number=True),
     Axis("d_model", "d_model", lambda w: f"d_model {w.d_model}", number=True),

@@ -17,7 +17,10 @@ A preset holds sweeps, and a sweep stands for all combinations of its lists::
     dtype = ["float32", "bfloat16"]
     mode = ["inference", "training"]
     threads = ["all", 1]
+    scope = ["module", "attention"]
 
+``mode`` is inference, forward (one that keeps what a backward needs) or training; ``scope`` is module unless given, and
+``attention`` times an implementation's `attend` alone.
 """
 
 from __future__ import annotations

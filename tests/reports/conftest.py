@@ -15,6 +15,7 @@ from harness.records import (
     ImplementationInfo,
     Measurement,
     Noise,
+    Roof,
     RunFolder,
     RunInfo,
     Samples,
@@ -45,6 +46,9 @@ class Sketch:
     masks: tuple[str, ...] = ("causal",)
     dtypes: tuple[str, ...] = ("float32",)
     modes: tuple[str, ...] = ("inference",)
+    scopes: tuple[str, ...] = ("module",)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Why workloads of these keys were left out."""
     threads: tuple[int, ...] = (2,)
     implementations: tuple[str, ...] = IMPLEMENTATIONS
     speed: dict[str, float] = field(default_factory=lambda: dict(SPEED))
@@ -75,10 +79,12 @@ class Sketch:
                 dtype=dtype,
                 mask=mask,
                 mode=mode,
+                scope=scope,
                 threads=threads,
                 padded_share=0.25 if mask == "padding" else 0.0,
             )
             for threads in self.threads
+            for scope in self.scopes
             for mode in self.modes
             for dtype in self.dtypes
             for mask in self.masks
@@ -100,6 +106,7 @@ def describe(name: str) -> ImplementationInfo:
         gradients=name != "xformers",
         fully_masked_row={"torch_mha_weights": "nan", "document": "uniform"}.get(name, "zero"),
         memory_growth="O(S^2)" if quadratic else "O(S)",
+        kernels=("aten::_scaled_dot_product_flash_attention_for_cpu",) if name == "sdpa" else (),
         verify_only="its kernel is interpreted on this machine" if name == "xformers" else "",
         declared=("float16 cannot hold the fill of -1e9",) if name == "document" else (),
     )
@@ -131,6 +138,12 @@ def run_info(sketch: Sketch) -> RunInfo:
         implementations=tuple(describe(name) for name in sketch.implementations),
         workloads=sketch.workloads(),
         noise=sketch.machine_noise,
+        roofs=tuple(
+            Roof(dtype=dtype, threads=threads, flops_per_s=1e11 * threads, bytes_per_s=1e10)
+            for threads in sketch.threads
+            for dtype in sketch.dtypes
+        ),
+        left_out=sketch.left_out,
         phases_s={"verification": 41.2, "timing": 163.0},
     )
 
@@ -179,11 +192,16 @@ def measurement(sketch: Sketch, workload: Workload, name: str, rng: np.random.Ge
         looks=4,
         pairs=math.comb(len(sketch.speed), 2),
         peak_bytes=peak_bytes(name, workload),
+        output_bytes=workload.seq_len * workload.d_model * 4,
+        saved_bytes=0,
+        workspace_bytes=peak_bytes(name, workload) // 2,
         memory_source="profiler",
         max_error=3e-7,
         budget_used=0.31,
         error_over_baseline=1.4,
         flops=attention + 8 * workload.seq_len * workload.d_model**2,
+        flops_unmasked=attention // 2 + 8 * workload.seq_len * workload.d_model**2,
+        bytes_moved=4 * (2 * workload.seq_len * workload.d_model + 4 * workload.d_model**2),
         kernels=("aten::_scaled_dot_product_flash_attention_for_cpu",) if name == "sdpa" else ("aten::bmm",),
     )
 
@@ -252,7 +270,7 @@ def build(folder: Path, sketch: Sketch) -> Path:
             files.append(record)
     for workload in sketch.workloads():
         for name in sketch.implementations:
-            if not sketch.unmeasured(workload, name):
+            if workload.key not in sketch.left_out and not sketch.unmeasured(workload, name):
                 files.append(measurement(sketch, workload, name, rng))
     return folder
 

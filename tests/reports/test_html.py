@@ -60,6 +60,8 @@ def test_the_verdict_comes_first_then_evidence_then_the_environment(default_page
         "verdicts",
         "figures",
         "measurements",
+        "memory",
+        "work",
         "untimed",
         "errors",
         "matrix",

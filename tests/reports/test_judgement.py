@@ -4,8 +4,10 @@ import pytest
 
 from harness.records import RunFolder
 from harness.statistics import compare
+from reports.advice import advise
 from reports.frames import read
 from reports.judgement import judge
+from reports.tables import Names
 
 
 @pytest.fixture
@@ -109,3 +111,20 @@ def test_titles_name_only_the_further_axes_in_which_workloads_differ(make_run):
         "S 128, causal, float32, inference, 2 threads",
         "S 512, causal, float32, inference, 2 threads",
     ]
+
+
+def test_a_workload_left_out_to_end_in_time_says_so(judged):
+    key = "b1-s512-d512-h8-causal-float32-inference-cpu-t2"
+    verdict = judged(left_out={key: "it may take 40 s, and 2 s were left"})
+    assert verdict.outcome == "left out"
+    assert verdict.line() == "S 512, causal, float32, inference, 2 threads: left out to end in time"
+
+
+def test_attention_alone_and_forwards_with_gradients_are_purposes_of_their_own(make_run):
+    run = read(make_run(modes=("inference", "forward"), scopes=("module", "attention")))
+    judgement = judge(run)
+    claims = " ".join(headline.claim for headline in advise(run, judgement, Names(run.info.implementations)).headlines)
+    for purpose in ("inference", "forward with gradients", "inference of attention alone"):
+        assert purpose in claims
+    titles = [verdict.title for verdict in judgement.verdicts]
+    assert "S 128, causal, float32, attention alone, forward with gradients, 2 threads" in titles

@@ -60,9 +60,9 @@ def test_the_built_in_presets_are_there_by_name():
     assert preset_names() == ("default", "full", "llms-from-scratch", "models", "quick")
 
 
-def test_default_has_its_26_workloads_and_full_has_them_all():
+def test_default_has_its_31_workloads_and_full_has_them_all():
     default = {workload.key for workload in load_preset("default").workloads()}
-    assert len(default) == 26
+    assert len(default) == 31
     assert default < {workload.key for workload in load_preset("full").workloads()}
 
 

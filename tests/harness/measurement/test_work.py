@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.measurement import work
-from harness.measurement import calls
+from harness.measurement import calls, work
 from harness.measurement.cell import case_of
 from harness.measurement.memory import footprint
 from harness.registry import load_registry
