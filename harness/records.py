@@ -219,6 +219,8 @@ class Measurement(Record):
     """How many looks at the data the stopping rule may have taken."""
     pairs: int | None = None
     """Number of pairs compared in the cell."""
+    sm_clock_mhz: int | None = None
+    """Clock of the CUDA device's multiprocessors right after the timed rounds; None elsewhere, or where it is not told."""
     peak_bytes: int | None = None
     """Peak bytes allocated during one call, above the level before it (weights and inputs not counted)."""
     output_bytes: int | None = None

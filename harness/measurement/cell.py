@@ -21,7 +21,7 @@ from harness.measurement.calls import TimedCall, timed_call
 from harness.measurement.memory import footprint
 from harness.measurement.shape_check import ShapeOracle, ShapeVerdict
 from harness.measurement.state import RuntimeState, refuse_denormals
-from harness.measurement.stopwatch import CpuStopwatch, CudaStopwatch, Stopwatch, clocks_for
+from harness.measurement.stopwatch import CpuStopwatch, CudaStopwatch, Stopwatch, clocks_for, sm_clock_mhz
 from harness.measurement.timing import Plan, Timing, measure
 from harness.records import Measurement, MeasurementStatus, Workload
 from harness.registry import load_registry, one_line, select
@@ -218,10 +218,11 @@ class _Cell:
         plan = Plan(settings.cell_seconds, settings.max_rounds, settings.resolution, settings.seed)
         timing = measure(self.calls, plan, self._stopwatch())
         self.phases_s |= {"warm-up": timing.warm_up_s, "timed": timing.timed_s}
+        clock = sm_clock_mhz(self.workload.device)
         for name, reason in timing.failures.items():
             self._end_crashed(name, reason)
         for name in timing.samples:
-            self.entries[name].facts |= _facts(timing, name)
+            self.entries[name].facts |= {**_facts(timing, name), "sm_clock_mhz": clock}
 
     def _stopwatch(self) -> Stopwatch:
         if self.workload.device == "cuda":

@@ -136,6 +136,19 @@ class CudaStopwatch:
         return Block(total_ms / 1e3 / repeats, cpu / repeats, switches)
 
 
+def sm_clock_mhz(device: str) -> int | None:
+    """Clock of the multiprocessors right now: a device that is hot or short of power runs slower than it could.
+
+    None for other devices, and where the driver's library for Python (nvidia-ml-py) is not installed or not answered.
+    """
+    if device != "cuda":
+        return None
+    try:
+        return int(torch.cuda.clock_rate())
+    except (ImportError, RuntimeError):
+        return None
+
+
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 

@@ -4,7 +4,7 @@ import time
 import pytest
 import torch
 
-from harness.measurement.stopwatch import Clocks, CpuStopwatch, CudaStopwatch, clocks_for
+from harness.measurement.stopwatch import Clocks, CpuStopwatch, CudaStopwatch, clocks_for, sm_clock_mhz
 
 
 def fake_clocks(**readings):
@@ -57,3 +57,14 @@ def test_on_cuda_the_device_is_timed_and_not_the_launch():
     stopwatch = CudaStopwatch(device, lambda: None)
     small, large = (stopwatch.block(lambda rows=rows: matrix[:rows] @ matrix, 10).wall_s for rows in (512, 4096))
     assert 3 < large / small < 16
+
+
+def test_the_clock_of_a_cuda_device_is_told_where_the_driver_tells_it(monkeypatch):
+    def silent():
+        raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
+
+    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1980)
+    assert sm_clock_mhz("cuda") == 1980
+    assert sm_clock_mhz("cpu") is None
+    monkeypatch.setattr(torch.cuda, "clock_rate", silent)
+    assert sm_clock_mhz("cuda") is None
