@@ -220,7 +220,7 @@ class Measurement(Record):
     pairs: int | None = None
     """Number of pairs compared in the cell."""
     sm_clock_mhz: int | None = None
-    """Clock of the CUDA device's multiprocessors right after the timed rounds; None elsewhere, or where it is not told."""
+    """Clock of the CUDA device right after the timed rounds; None elsewhere, or where it is not told."""
     peak_bytes: int | None = None
     """Peak bytes allocated during one call, above the level before it (weights and inputs not counted)."""
     output_bytes: int | None = None

@@ -181,7 +181,7 @@ class Implementation:
         self._require_known("mask_kinds", self.mask_kinds, ALL_MASK_KINDS)
         for device, kernels in self.kernels.items():
             if isinstance(kernels, str):
-                raise ValueError(f"implementation {self.name!r}: kernels[{device!r}] must be a tuple of operator names")
+                raise TypeError(f"implementation {self.name!r}: kernels[{device!r}] must be a tuple of operator names")
 
     def _require_known(self, what: str, given: Iterable[str], known: Sequence[str]) -> None:
         unknown = [each for each in given if each not in known]

@@ -102,7 +102,7 @@ KNOWN_FAILURES = (KnownFailure("modes_agree", "it does not", "seen"),)
         ),
         ('DTYPES = ("fp32",)', "dtypes cannot be 'fp32'; there are: float64, float32, bfloat16, float16"),
         ("KNOWN_FAILURES = ('modes_agree',)", "KNOWN_FAILURES does not fit"),
-        ('KERNELS = {"cpu": "aten::bmm"}', "kernels['cpu'] must be a tuple of operator names"),
+        ('KERNELS = {"cpu": "aten::bmm"}', "KERNELS does not fit"),
         ("NAME = 'a b'", "'a b' cannot be the name of an implementation"),
     ],
 )

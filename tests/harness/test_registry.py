@@ -54,6 +54,10 @@ def test_a_file_may_register_several(tmp_path: Path) -> None:
             EINSUM.read_text().replace('"zero"', '"zeros"'),
             "fully_masked_row cannot be 'zeros'; there are: uniform, zero",
         ),
+        (
+            EINSUM.read_text().replace('name="einsum"', 'name="mine", kernels={"cpu": "aten::bmm"}'),
+            "kernels['cpu'] must be a tuple of operator names",
+        ),
         (EINSUM.read_text(), "two implementations are named 'einsum'"),
     ],
 )
