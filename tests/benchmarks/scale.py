@@ -2,8 +2,9 @@
 
 ``python tests/benchmarks/scale.py``
 
-Writes a synthetic run folder (2,000 workloads of five implementations, 80 rounds each), reads it as a resumed sweep
-does, which has nothing left to do, and renders it: seconds, sizes and resident memory of each step.
+First a hundred tiny cells really run, each in a process of its own: the sweep's resident memory at the tenth and at the
+last. Then a synthetic run folder (2,000 workloads of five implementations, 80 rounds each) is read as a resumed sweep
+does, which has nothing left to do, and is rendered: seconds, sizes and resident memory of each step.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from reports import render
 
 NAMES = ("document", "einsum", "sdpa", "torch_mha", "torch_mha_weights")
 ROUNDS = 80
+TINY_CELLS = 100
 MIB = 1024**2
 
 
@@ -76,8 +78,8 @@ def measurement(workload: Workload, name: str, rng: random.Random) -> Measuremen
     )
 
 
-def write(folder: Path) -> int:
-    """The run folder; gives the number of measurements."""
+def run_info(planned: tuple[Workload, ...]) -> RunInfo:
+    """Of a run that plans these."""
     described = [
         ImplementationInfo(
             name=name,
@@ -93,23 +95,26 @@ def write(folder: Path) -> int:
         )
         for name in NAMES
     ]
+    return RunInfo(
+        format_version=FORMAT_VERSION,
+        run_id="synthetic",
+        created="2026-01-01T00:00:00+00:00",
+        command="mha bench",
+        preset="synthetic",
+        baseline="sdpa",
+        resolution=0.02,
+        seed=0,
+        environment=describe_environment(),
+        implementations=tuple(described),
+        workloads=planned,
+    )
+
+
+def write(folder: Path) -> int:
+    """The run folder; gives the number of measurements."""
     planned, rng = workloads(), random.Random(0)
     run = RunFolder(folder)
-    run.create(
-        RunInfo(
-            format_version=FORMAT_VERSION,
-            run_id="synthetic",
-            created="2026-01-01T00:00:00+00:00",
-            command="mha bench",
-            preset="synthetic",
-            baseline="sdpa",
-            resolution=0.02,
-            seed=0,
-            environment=describe_environment(),
-            implementations=tuple(described),
-            workloads=planned,
-        )
-    )
+    run.create(run_info(planned))
     for workload, name in itertools.product(planned, NAMES):
         run.append(measurement(workload, name, rng))
     return len(planned) * len(NAMES)
@@ -128,6 +133,30 @@ def resume(folder: Path) -> tuple[float, float, float]:
     before, begin = resident_mib(), time.perf_counter()
     run_sweep(run, planned, registered, (), Settings(cell_seconds=1.0), lambda *_: (), lambda *_: None)
     return time.perf_counter() - begin, before, resident_mib()
+
+
+def run_cells(folder: Path) -> tuple[float, float]:
+    """Resident MiB of a sweep at its tenth cell and at its last."""
+    planned = tuple(
+        Workload(
+            label="tiny",
+            batch_size=1,
+            seq_len=seq_len,
+            d_model=16,
+            num_heads=2,
+            dtype="float32",
+            mask="causal",
+            mode="inference",
+        )
+        for seq_len in range(1, TINY_CELLS + 1)
+    )
+    run = RunFolder(folder)
+    run.create(run_info(planned))
+    seen: list[float] = []
+    settings = Settings(cell_seconds=0.05, max_rounds=9)
+    registered = select(load_registry(), ("sdpa", "einsum"))
+    run_sweep(run, planned, registered, (), settings, lambda *_: (), lambda *_: seen.append(resident_mib()))
+    return seen[10], seen[-1]
 
 
 def rendered(folder: Path, out: Path) -> tuple[float, float]:
@@ -150,6 +179,8 @@ def in_a_fresh_process(function: object, *arguments: object) -> tuple[float, ...
 def main() -> None:
     """Print seconds and memory."""
     with tempfile.TemporaryDirectory(prefix="mha-scale-") as root:
+        tenth, last = run_cells(Path(root) / "cells")
+        click.echo(f"a sweep of {TINY_CELLS} cells: resident {tenth:.0f} MiB at the tenth, {last:.0f} at the last")
         folder, out = Path(root) / "run", Path(root) / "report"
         count = write(folder)
         size = (folder / "measurements.jsonl").stat().st_size / MIB
