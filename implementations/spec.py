@@ -179,8 +179,9 @@ class Implementation:
         self._require_known("fully_masked_row", (self.fully_masked_row,), get_args(FullyMaskedRow))
         self._require_known("dtypes", self.dtypes, ALL_DTYPES)
         self._require_known("mask_kinds", self.mask_kinds, ALL_MASK_KINDS)
-        for device, kernels in self.kernels.items():
-            if isinstance(kernels, str):
+        given: Mapping[str, object] = self.kernels
+        for device, kernels in given.items():
+            if not isinstance(kernels, tuple):
                 raise TypeError(f"implementation {self.name!r}: kernels[{device!r}] must be a tuple of operator names")
 
     def _require_known(self, what: str, given: Iterable[str], known: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.records import RunInfo
-from reports import context_tables, semantics_tables, timing_tables, verification_tables, work_tables
+from reports import context_tables, crossovers, semantics_tables, timing_tables, verification_tables, work_tables
 from reports.advice import Advice, advise
 from reports.frames import Run
 from reports.judgement import Judgement
@@ -23,6 +23,7 @@ class Content:
     names: Names
     advice: Advice
     verdicts: Table
+    crossovers: Table
     measurements: Table
     memory: Table
     work: Table
@@ -55,6 +56,7 @@ class Content:
     def evidence(self) -> tuple[Table, ...]:
         """The tables behind the verdicts, in reading order."""
         return (
+            self.crossovers,
             self.measurements,
             self.memory,
             self.work,
@@ -96,6 +98,7 @@ def compose(run: Run, judgement: Judgement) -> Content:
         names=names,
         advice=replace(advice, faults=(*advice.faults, *semantics_tables.differences(run.semantics, names))),
         verdicts=timing_tables.verdicts(judgement, names, run.info.baseline),
+        crossovers=crossovers.table(crossovers.crossovers(judgement, run.info.resolution), names),
         measurements=timing_tables.measurements(judgement, names),
         memory=work_tables.memory(judgement, names),
         work=work_tables.work(judgement, names, run.info),

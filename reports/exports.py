@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import fmean, median
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pandas as pd
 
 from harness.records import Environment
@@ -181,7 +182,7 @@ def _whole(value: float | None, missing: int | None) -> int | None:
 def benchmark_stats(wall_s: tuple[float, ...]) -> dict[str, Any]:
     """The statistics that pytest-benchmark keeps of a benchmark, by its own definitions."""
     data = sorted(wall_s)
-    average, deviation = mean(data), stdev(data) if len(data) > 1 else 0.0
+    average, deviation = fmean(data), float(np.std(data, ddof=1)) if len(data) > 1 else 0.0
     q1, q3 = _hinges(data)
     fence = 1.5 * (q3 - q1)
     within = [value for value in data if q1 - fence <= value <= q3 + fence]

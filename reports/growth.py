@@ -77,5 +77,6 @@ def _fit_one(name: str, declared: str, rows: pd.DataFrame) -> Fit:
 
 
 def _slope(group: pd.DataFrame) -> float:
-    logs = np.log(group[["seq_len", "peak_bytes"]].to_numpy(float))
-    return float(np.polyfit(logs[:, 0], logs[:, 1], deg=1)[0])
+    lengths, peaks = np.log(group[["seq_len", "peak_bytes"]].to_numpy(float)).T
+    apart = lengths - lengths.mean()
+    return float(apart @ peaks / (apart @ apart))

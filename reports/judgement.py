@@ -139,7 +139,7 @@ def _for_readers(workloads: Mapping[str, Workload]) -> dict[str, Workload]:
 def _verdict(info: RunInfo, workload: Workload, title: str, rows: Sequence[Any]) -> Verdict:
     timed = [row for row in rows if row.status == "measured"]
     samples: dict[str, Samples] = {row.implementation: row.samples for row in timed}
-    comparing = _Comparing(samples, _corrections(timed), info.resolution, workload.key)
+    comparing = _Comparing(samples, corrections(timed), info.resolution, workload.key)
     standings = comparing.rank()
     names = [standing.name for standing in standings]
     baseline_missing = info.baseline not in samples
@@ -189,7 +189,7 @@ class _Comparing:
         return UserError(f"{self._key} cannot be judged: {error}; run `mha bench` again for this workload")
 
 
-def _corrections(timed: Sequence[Any]) -> dict[str, int]:
+def corrections(timed: Sequence[Any]) -> dict[str, int]:
     """Looks and pairs of the cell; without a record of them, one look at every pair."""
     looks = [int(row.looks) for row in timed if not pd.isna(row.looks)]
     pairs = [int(row.pairs) for row in timed if not pd.isna(row.pairs)]

@@ -31,6 +31,8 @@ from reports.tables import Names
 
 MAX_FIGURES = 12
 """Series beyond these are left to the tables: nobody scrolls through fifty plots."""
+FIGURES_OF_MANY = 6
+"""Drawn where there are more series than `MAX_FIGURES`: such a run is read by its tables, and drawing takes longest."""
 MAX_ROWS = 24
 """Workloads in one figure of ratios."""
 MAX_TICKS = 9
@@ -92,7 +94,7 @@ class Plots:
 
     drawn: tuple[Plot, ...]
     left_out: int
-    """Figures beyond `MAX_FIGURES`."""
+    """Figures that were not drawn, being too many."""
 
 
 def styles(implementations: Iterable[str]) -> dict[str, Style]:
@@ -109,15 +111,16 @@ def styles(implementations: Iterable[str]) -> dict[str, Style]:
 
 
 def draw(judgement: Judgement, names: Names, implementations: Iterable[str], resolution: float) -> Plots:
-    """Draw every figure of a run, at most `MAX_FIGURES`."""
+    """Draw every figure of a run; of more than `MAX_FIGURES`, the first `FIGURES_OF_MANY`."""
     known = dict.fromkeys([*implementations, *judgement.measurements["implementation"]])
     draft = _Draft(judgement, names, styles(known), resolution)
     planned = [*draft.series(), *draft.singles()]
+    shown = planned if len(planned) <= MAX_FIGURES else planned[:FIGURES_OF_MANY]
     with mpl.rc_context(_RC), warnings.catch_warnings():
         # A name in a script that the font lacks: the SVG has it as text, the PNG shows boxes.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
-        drawn = tuple(_render(number, sketch) for number, sketch in enumerate(planned[:MAX_FIGURES], 1))
-    return Plots(drawn, max(0, len(planned) - MAX_FIGURES))
+        drawn = tuple(_render(number, sketch) for number, sketch in enumerate(shown, 1))
+    return Plots(drawn, len(planned) - len(shown))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.console import plugin_option, progress
+from harness.cli.console import plugin_option
 from harness.cli.options import Percent, seed_option
 from harness.cli.report_command import print_verdict
+from harness.cli.run_steps import carry_out, print_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,35 +94,16 @@ def command(
 
 
 def _carry_out(run: Bench, start: float, budget: float | None) -> int:
-    from harness.records import BAD_CHECK_STATUSES
     from reports import render
 
-    click.echo(f"run folder: {run.folder.path}", err=True)
-    try:
-        with progress("verifying") as advance:
-            run.verify(advance)
-        with progress("asking") as advance:
-            run.ask(advance)
-        with progress("sensing the machine"):
-            unknown = run.sense_machine()
-        if unknown:
-            click.echo(f"the machine's noise and roofs were not measured: {unknown}", err=True)
-        with progress("measuring") as advance:
-            run.measure(advance, None if budget is None else 60.0 * budget - (perf_counter() - start))
-    except KeyboardInterrupt:
-        click.echo(f"interrupted; nothing that was finished is lost: mha bench --resume {run.folder.path}", err=True)
-        raise
+    left_s = None if budget is None else 60.0 * budget - (perf_counter() - start)
+    carry_out(run, ask=True, seconds=left_s)
     rendered = render(run.folder.path)
-    failed = [record for record in run.folder.checks() if record.status in BAD_CHECK_STATUSES]
-    for record in failed:
-        click.echo(f"{record.implementation}: {record.check} {record.status}: {record.reproduce}")
-    differing = [record for record in run.folder.semantics() if record.status == "differs"]
-    for answer in differing:
-        click.echo(f"{answer.implementation}: {answer.probe} differs: {answer.reproduce}")
+    faulty = print_faults(run)
     _tell_left_out(run)
     click.echo(f"took {_duration(perf_counter() - start)}{_shares(run.folder.info().phases_s)}")
     print_verdict(rendered)
-    return 1 if failed or differing else 0
+    return 1 if faulty else 0
 
 
 def _tell_left_out(run: Bench) -> None:

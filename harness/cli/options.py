@@ -28,6 +28,24 @@ class Percent(click.ParamType[float, float]):
         return share
 
 
+class Size(click.ParamType[int, int]):
+    """A number of bytes such as ``2GiB`` or ``500MB``."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Turn the text into bytes."""
+        from pydantic import ByteSize, TypeAdapter, ValidationError
+
+        try:
+            size = int(TypeAdapter(ByteSize).validate_python(value))
+        except ValidationError:
+            size = 0
+        if size <= 0:
+            self.fail(f"{value!r} is not a size such as 2GiB or 500MB", param, ctx)
+        return size
+
+
 def seed_option(of_what: str) -> Callable[[CommandT], CommandT]:
     """``--seed N``, as large as torch and Python's generators take it."""
     seeds = click.IntRange(0, 2**32 - 1)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.console import console, output_option, plugin_option, progress, require_device, write_json, written
+from harness.cli.console import output_option, plugin_option, progress, require_device, write_json, written
 from harness.cli.options import seed_option
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.table import Table
+    from collections.abc import Sequence
 
     from harness.records import CheckRecord
+    from harness.registry import Registered
     from harness.verification.suite import Selection
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -74,107 +72,159 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
 )
 @output_option("--json", "json_file", "Write all records to this file, - for stdout.", dash=True)
 @output_option("--junit", "junit_file", "Write the checks as JUnit XML to this file.")
-def command(
-    names: tuple[str, ...],
-    plugins: tuple[Path, ...],
-    dtypes: tuple[str, ...],
-    checks: tuple[str, ...],
-    cases: tuple[str, ...],
-    semantics: bool,
-    fuzz_s: float | None,
-    device: str,
-    seed: int,
-    weights: Path | None,
-    layer: int,
-    num_heads: int | None,
-    mapping: tuple[str, ...],
-    timeout_s: float | None,
-    reproducers: Path | None,
-    json_file: Path | None,
-    junit_file: Path | None,
-) -> int:
+def command(**options: Any) -> int:  # noqa: ANN401 - click hands over a value of its own kind for each option above
     """Run the shared checks: is it right?
 
     Without NAMEs, those of the plugins are verified, or all that are registered. Exit code 1 if a check fails,
     with --semantics if an answer differs from what is declared, with --fuzz if anything is found.
     """
-    from harness.cli.fuzz_output import print_reports, search
-    from harness.cli.semantics_table import ask_and_print
     from harness.plugins import load_with_plugins
     from harness.registry import select
-    from harness.verification.fuzz.results import DATABASE, Options
-    from harness.verification.real_weights import RealWeights
+
+    asked = _Asked(**options)
+    asked.refuse_what_does_not_go_together()
+    require_device(asked.device)
+    registry = load_with_plugins(asked.plugins)
+    chosen = select(registry, asked.names or [name for name, each in registry.items() if each.plugin is not None])
+    if asked.semantics:
+        return _see_semantics(asked, chosen)
+    return _run_checks(asked, chosen) if asked.fuzz_s is None else _search(asked, chosen)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options as they were given."""
+
+    names: tuple[str, ...]
+    plugins: tuple[Path, ...]
+    dtypes: tuple[str, ...]
+    checks: tuple[str, ...]
+    cases: tuple[str, ...]
+    semantics: bool
+    fuzz_s: float | None
+    device: str
+    seed: int
+    weights: Path | None
+    layer: int
+    num_heads: int | None
+    mapping: tuple[str, ...]
+    timeout_s: float | None
+    reproducers: Path | None
+    json_file: Path | None
+    junit_file: Path | None
+
+    @property
+    def tables(self) -> bool:
+        """Whether people read standard output, and not a program that asked for JSON there."""
+        return str(self.json_file) != "-"
+
+    def refuse_what_does_not_go_together(self) -> None:
+        """Options that would be ignored are a misunderstanding.
+
+        Raises:
+            UsageError: some were given.
+        """
+        if self.mapping and self.weights is None:
+            raise click.UsageError("--map says how a file names its tensors; give the file by --weights")
+        if self.weights is None and (self.layer or self.num_heads is not None):
+            raise click.UsageError("--layer and --num-heads speak of a checkpoint; give the file by --weights")
+        if self.semantics:
+            self._refuse_beside("--semantics", "fuzz_s", "dtypes", "cases", "weights", "junit_file")
+        elif self.fuzz_s is not None:
+            self._refuse_beside("--fuzz", "checks", "cases", "weights", "timeout_s")
+
+    def _refuse_beside(self, mode: str, *fields: str) -> None:
+        given = [_FLAGS[field] for field in fields if getattr(self, field)]
+        if given:
+            raise click.UsageError(f"{mode} asks its own questions and takes no {', '.join(given)}; leave that out")
+
+
+_FLAGS = {
+    "fuzz_s": "--fuzz",
+    "dtypes": "--dtype",
+    "checks": "--check",
+    "cases": "--case",
+    "weights": "--weights",
+    "timeout_s": "--timeout",
+    "junit_file": "--junit",
+}
+"""How the user writes what a field of `_Asked` holds."""
+
+
+def _see_semantics(asked: _Asked, chosen: Sequence[Registered]) -> int:
+    """See by running what the contract leaves open."""
+    from harness.cli.semantics_table import ask_and_print
     from harness.verification.semantics import PROBE_NAMES, Questions
-    from harness.verification.suite import Selection, dtype_of_case, plan
+
+    return ask_and_print(chosen, Questions(asked.checks or PROBE_NAMES, asked.device, asked.seed), asked.json_file)
+
+
+def _search(asked: _Asked, chosen: Sequence[Registered]) -> int:
+    """Generate cases for so many seconds."""
+    from harness.cli.fuzz_output import print_reports, search
+    from harness.verification.fuzz.results import DATABASE, Options
+
+    assert asked.fuzz_s is not None
+    with _folder_for_scripts(asked.reproducers) as folder:
+        options = Options(asked.fuzz_s, asked.seed, asked.device, asked.dtypes or _DTYPES, reproducers=folder)
+        reports = search(chosen, options)
+    if asked.tables:
+        print_reports(reports, DATABASE)
+    return _written([record for report in reports for record in report.records], asked)
+
+
+def _run_checks(asked: _Asked, chosen: Sequence[Registered]) -> int:
+    """Run the suite."""
+    from harness.cli.verification_output import print_results
+    from harness.verification.suite import plan
     from harness.verification.verify import CHECK_TIMEOUT_S, verify
 
-    if mapping and weights is None:
-        raise click.UsageError("--map says how a file names its tensors; give the file by --weights")
-    if weights is None and (layer or num_heads is not None):
-        raise click.UsageError("--layer and --num-heads speak of a checkpoint; give the file by --weights")
-    require_device(device)
-    registry = load_with_plugins(plugins)
-    chosen = select(registry, names or [name for name, each in registry.items() if each.plugin is not None])
-    if semantics:
-        _refuse_beside(
-            "--semantics",
-            {"--fuzz": fuzz_s, "--dtype": dtypes, "--case": cases, "--weights": weights, "--junit": junit_file},
-        )
-        questions = Questions(checks or PROBE_NAMES, device, seed)
-        return ask_and_print(chosen, questions, json_file)
-    if fuzz_s is not None:
-        _refuse_beside("--fuzz", {"--check": checks, "--case": cases, "--weights": weights, "--timeout": timeout_s})
-        with _folder_for_scripts(reproducers) as folder:
-            reports = search(chosen, Options(fuzz_s, seed, device, dtypes or _DTYPES, reproducers=folder))
-        if not _is_stdout(json_file):
-            print_reports(reports, DATABASE)
-        return _written([record for report in reports for record in report.records], junit_file, json_file)
-    selection = Selection(
-        checks=checks,
-        dtypes=dtypes or tuple(dict.fromkeys(map(dtype_of_case, cases))) or _DTYPES,
-        cases=cases,
-        device=device,
-        seed=seed,
-        real=RealWeights(weights.resolve(), layer, num_heads, mapping) if weights else None,
-    )
+    selection = _selection(asked)
     if not any(plan(each.implementation, selection) for each in chosen):
         raise UserError("nothing to verify: no check of the suite has this case; a failure prints the whole command")
     _announce(selection)
-    with _folder_for_scripts(reproducers) as folder, progress("verifying") as advance:
+    with _folder_for_scripts(asked.reproducers) as folder, progress("verifying") as advance:
         verified = verify(
             chosen,
             selection,
             on_progress=lambda done, total: advance(done, total, "", None),
-            timeout_s=timeout_s or CHECK_TIMEOUT_S,
+            timeout_s=asked.timeout_s or CHECK_TIMEOUT_S,
             reproducers=folder,
         )
         records = list(verified)
     order = [each.implementation.name for each in chosen]
     records.sort(key=lambda record: (order.index(record.implementation), selection.dtypes.index(record.dtype)))
-    if not _is_stdout(json_file):
+    if asked.tables:
         print_results(records)
-    return _written(records, junit_file, json_file)
+    return _written(records, asked)
 
 
-def _is_stdout(file: Path | None) -> bool:
-    return str(file) == "-"
+def _selection(asked: _Asked) -> Selection:
+    from harness.verification.real_weights import RealWeights
+    from harness.verification.suite import Selection, dtype_of_case
+
+    real = None
+    if asked.weights is not None:
+        real = RealWeights(asked.weights.resolve(), asked.layer, asked.num_heads, asked.mapping)
+    return Selection(
+        checks=asked.checks,
+        dtypes=asked.dtypes or tuple(dict.fromkeys(map(dtype_of_case, asked.cases))) or _DTYPES,
+        cases=asked.cases,
+        device=asked.device,
+        seed=asked.seed,
+        real=real,
+    )
 
 
-def _written(records: Sequence[CheckRecord], junit_file: Path | None, json_file: Path | None) -> int:
+def _written(records: Sequence[CheckRecord], asked: _Asked) -> int:
     """Write what is asked for; the exit code that these records mean."""
     from harness.records import BAD_CHECK_STATUSES
 
-    if junit_file is not None:
-        _write_junit(records, junit_file)
-    if json_file is not None:
-        write_json([record.model_dump(mode="json") for record in records], json_file)
+    if asked.junit_file is not None:
+        _write_junit(records, asked.junit_file)
+    if asked.json_file is not None:
+        write_json([record.model_dump(mode="json") for record in records], asked.json_file)
     return 1 if any(record.status in BAD_CHECK_STATUSES for record in records) else 0
-
-
-def _refuse_beside(mode: str, options: Mapping[str, object]) -> None:
-    given = [flag for flag, value in options.items() if value]
-    if given:
-        raise click.UsageError(f"{mode} asks its own questions and takes no {', '.join(given)}; leave that out")
 
 
 @contextmanager
@@ -208,138 +258,3 @@ def _write_junit(records: Sequence[CheckRecord], file: Path) -> None:
 
     with written(file):
         junit_xml(checks_frame(records), datetime.now(UTC).isoformat(timespec="seconds"), file)
-
-
-def print_results(records: Sequence[CheckRecord]) -> None:
-    """A table of what came out by implementation and dtype, then everything that needs a reader."""
-    if not records:
-        click.echo("nothing to verify: no check of the suite fits this selection")
-        return
-    screen = console()
-    screen.print(_table(records))
-    for alike in _failures(records):
-        _print_failure(alike[0], alike[1:])
-    _print_scripts(records)
-    _print_known(records)
-    statuses = Counter(record.status for record in records)
-    summary = ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in statuses.most_common())
-    screen.print(f"{len(records)} check{'s' * (len(records) > 1)}: {summary}", markup=False)
-
-
-_COLUMNS = {
-    "passed": ("passed",),
-    "failed": ("failed", "unexpected_pass"),
-    "crashed": ("crashed",),
-    "timed out": ("timeout",),
-    "known failure": ("known_failure",),
-    "no evidence": ("no_evidence",),
-    "unsupported": ("unsupported", "unavailable"),
-}
-
-
-_BAD_COLUMNS = ("failed", "crashed", "timed out")
-
-
-def _table(records: Sequence[CheckRecord]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from harness.records import BAD_CHECK_STATUSES
-
-    table = Table(title="Verification", title_justify="left")
-    columns = {
-        heading: statuses
-        for heading, statuses in _COLUMNS.items()
-        if heading in ("passed", "failed") or any(record.status in statuses for record in records)
-    }
-    table.add_column("implementation", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
-    for heading in (*columns, "largest error / budget"):
-        table.add_column(heading, justify="right")
-    for name, dtype in dict.fromkeys((r.implementation, r.dtype) for r in records):
-        mine = [r for r in records if (r.implementation, r.dtype) == (name, dtype)]
-        counts = {heading: sum(r.status in statuses for r in mine) for heading, statuses in columns.items()}
-        used = [r.budget_used for r in mine if r.status == "passed" and r.budget_used is not None]
-        bad = any(r.status in BAD_CHECK_STATUSES for r in mine)
-        cells = [
-            Text(str(n) if n else "·", "bold red" if n and heading in _BAD_COLUMNS else "")
-            for heading, n in counts.items()
-        ]
-        table.add_row(Text(name, "bold red" if bad else "bold"), dtype, *cells, f"{max(used):.2f}" if used else "·")
-    return table
-
-
-def _failures(records: Sequence[CheckRecord]) -> list[list[CheckRecord]]:
-    """Bad records; those of an implementation that have one likely cause are told once, together.
-
-    Without one, wrong answers are told once for each check, and deaths once for each reason. Implementation by
-    implementation, and of each what there is most of first.
-    """
-    from harness.records import BAD_CHECK_STATUSES
-    from harness.verification.suite import RAISED
-    from harness.verification.verify import NOT_TRIED
-
-    groups: dict[tuple[str, object], list[CheckRecord]] = {}
-    for record in records:
-        if record.status in BAD_CHECK_STATUSES:
-            by_itself = record.status != "failed" or record.reasons[0].startswith(RAISED)
-            alike = record.reasons if by_itself else record.check
-            what = record.likely_cause or (record.status, alike)
-            groups.setdefault((record.implementation, what), []).append(record)
-    names = list(dict.fromkeys(name for name, _ in groups))
-
-    def place(alike: Sequence[CheckRecord]) -> tuple[int, bool, int]:
-        first = alike[0]
-        return names.index(first.implementation), first.reasons[0].startswith(NOT_TRIED), -len(alike)
-
-    return sorted(groups.values(), key=place)
-
-
-def _print_failure(record: CheckRecord, others: Sequence[CheckRecord]) -> None:
-    from rich.text import Text
-
-    screen = console()
-    headline = f"\n{record.implementation}: {record.check} {record.status} on {record.case}"
-    screen.print(Text(headline, "bold red"))
-    screen.print(Text(f"  claim: {record.claim}"))
-    for reason in record.reasons:
-        screen.print(Text(f"  {reason}"))
-    if record.likely_cause:
-        screen.print(Text(f"  likely cause: {record.likely_cause}", "bold"))
-    if others:
-        by_check = Counter(other.check for other in others)
-        listed = ": " + ", ".join(f"{check} ({number})" for check, number in by_check.items())
-        alike = "of the same cause" if record.likely_cause else "alike"
-        screen.print(Text(f"  and {len(others)} more {alike}{'' if set(by_check) == {record.check} else listed}"))
-    if record.budget_set_by:
-        screen.print(Text(f"  the budget comes from {record.budget_set_by}", "dim"))
-    # Commands are to be copied: the terminal may wrap them, but no line break is printed into them.
-    screen.print(Text(f"  again: {record.reproduce}", "dim"), soft_wrap=True)
-    if record.reproducer:
-        screen.print(Text(f"  without mha: python {shlex.quote(record.reproducer)}", "dim"), soft_wrap=True)
-
-
-def _print_scripts(records: Sequence[CheckRecord]) -> None:
-    """Where the scripts of those failures are that were told with others."""
-    from rich.text import Text
-
-    scripts = [Path(record.reproducer) for record in records if record.reproducer]
-    if len(scripts) > 1:
-        line = f"\nscripts for {len(scripts)} failures, named by check and case: {scripts[0].parent}"
-        console().print(Text(line, "dim"), soft_wrap=True)
-
-
-def _print_known(records: Sequence[CheckRecord]) -> None:
-    """What is declared: known failures, and every reason why cases are not supported."""
-    from rich.text import Text
-
-    screen = console()
-    lines: Counter[str] = Counter()
-    for record in records:
-        if record.status == "known_failure":
-            lines[f"{record.implementation}: known failure of {record.check}: {record.reasons[0]}"] += 1
-        elif record.status in ("unsupported", "unavailable"):
-            for reason in record.reasons:
-                lines[f"{record.implementation}: {record.status}: {reason}"] += 1
-    for line, number in lines.items():
-        screen.print(Text(f"{line} ({number} cases)" if number > 1 else line, "dim"))

@@ -26,8 +26,9 @@ A preset holds sweeps, and a sweep stands for all combinations of its lists::
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -182,6 +183,42 @@ def load_preset(name_or_path: str) -> Preset:
         return Preset.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path}: {_explain(error)}") from None
+
+
+def preset_of(sweep: Mapping[str, object], *, title: str, cell_seconds: float, max_rounds: int) -> Preset:
+    """A preset of one sweep that was not read from a file.
+
+    Raises:
+        UserError: a wrong value; one line that names its key.
+    """
+    content = {"title": title, "cell_seconds": cell_seconds, "max_rounds": max_rounds, "sweep": [sweep]}
+    try:
+        return Preset.model_validate(content)
+    except ValidationError as error:
+        raise UserError(_explain(error).removeprefix("sweep[1]").removeprefix(": ").removeprefix(".")) from None
+
+
+def model_shape(name: str) -> Workload:
+    """The first workload of a known model, as the preset ``models`` has it.
+
+    Args:
+        name: its label, without regard to case, hyphens and the like: ``gpt2`` is GPT-2.
+
+    Raises:
+        UserError: no such model; names those there are.
+    """
+    workloads = load_preset("models").workloads()
+    shapes: dict[str, Workload] = {}
+    for workload in workloads:
+        shapes.setdefault(_plain(workload.label), workload)
+    if _plain(name) not in shapes:
+        labels = dict.fromkeys(workload.label for workload in workloads)
+        raise UserError(f"no model named {name!r} is known; there are {', '.join(labels)}")
+    return shapes[_plain(name)]
+
+
+def _plain(label: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", label.lower())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -32,7 +32,8 @@ WARM_UP_S = 0.05
 WARM_UP_BLOCKS = 5
 """The fastest of these sets the repeats: a first block that met with noise would otherwise make blocks too short."""
 WARM_UP_AT_MOST_S = 0.1
-"""A call that takes longer gets one: it ran once before, and what it gains by running again is small beside itself."""
+"""A call whose first run took longer gets none: it ran once before, and what it gains by running again is small beside
+itself. Where that run was slow for once only (a compiler's), the first round shows it, and is run again."""
 FIRST_LOOK = 80
 LEAST_ROUNDS = 9
 ROUNDS_AT_ANY_COST = 3
@@ -72,15 +73,18 @@ class Timing:
     timed_s: float
 
 
-def measure(calls: Mapping[str, Call], plan: Plan, stopwatch: Stopwatch) -> Timing:
+def measure(
+    calls: Mapping[str, Call], plan: Plan, stopwatch: Stopwatch, first_call_s: Mapping[str, float] | None = None
+) -> Timing:
     """Time calls side by side.
 
     Args:
         calls: by name; each was called at least once before.
         plan: budget, limits and seed.
         stopwatch: what runs and times a block.
+        first_call_s: what that first call took, where it is known: slow ones are not warmed up again.
     """
-    contest = _Contest(calls, plan, stopwatch)
+    contest = _Contest(calls, plan, stopwatch, first_call_s or {})
     begin = stopwatch.now()
     contest.warm_up()
     gc.collect()
@@ -124,7 +128,9 @@ class _Columns:
 
 
 class _Contest:
-    def __init__(self, calls: Mapping[str, Call], plan: Plan, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, calls: Mapping[str, Call], plan: Plan, stopwatch: Stopwatch, first_call_s: Mapping[str, float]
+    ) -> None:
         self.calls = dict(calls)
         self.plan = plan
         self.stopwatch = stopwatch
@@ -133,6 +139,7 @@ class _Contest:
         self.repeats: dict[str, int] = {}
         self.block_s: dict[str, float] = {}
         self.failures: dict[str, str] = {}
+        self.unwarmed = {name: s for name, s in first_call_s.items() if name in calls and s > WARM_UP_AT_MOST_S}
         self.pairs = math.comb(len(calls), 2)
         self.looks_at: tuple[int, ...] = ()
 
@@ -144,7 +151,10 @@ class _Contest:
     def warm_up(self) -> None:
         """Settle caches, thread pools and lazy set-up, find everybody's repeats, and plan the looks."""
         for name in list(self.calls):
-            self._warm_up(name)
+            if name in self.unwarmed:
+                self.repeats[name], self.block_s[name] = 1, self.unwarmed[name]
+            else:
+                self._warm_up(name)
         round_s = sum(self.block_s.values())
         affordable = min(self.plan.max_rounds, self.plan.cell_seconds / round_s if round_s else 0)
         doubling = (FIRST_LOOK * 2**n for n in itertools.count())
@@ -170,7 +180,19 @@ class _Contest:
         while (reason := self._reason_to_stop(done, self.stopwatch.now() - begin)) is None:
             self._round(done)
             done += 1
+            if done == 1 and self._warm_up_the_misjudged():
+                self.columns = {name: _Columns() for name in self.calls}
+                done = 0
         return reason
+
+    def _warm_up_the_misjudged(self) -> bool:
+        """Warm up what was taken for slow and is not; whether there was any, so that the round does not count."""
+        blocks = {name: self.columns[name].blocks for name in self.unwarmed if name in self.calls}
+        misjudged = [name for name, (block,) in blocks.items() if block.wall_s < BLOCK_S]
+        self.unwarmed.clear()
+        for name in misjudged:
+            self._warm_up(name)
+        return bool(misjudged)
 
     def _reason_to_stop(self, done: int, spent_s: float) -> StopReason | None:
         if done in self.looks_at and self._all_resolved():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from harness.registry import one_line
-from harness.subject import prepare
+from harness.subject import Answer, prepare
 from harness.verification.inputs import make_inputs
 from implementations.spec import Case, Implementation
 
@@ -53,3 +53,20 @@ def test_weights_that_do_not_fit_are_named_in_one_line(changes, words: str) -> N
     with pytest.raises(RuntimeError) as caught:
         prepared(**changes)
     assert words in one_line(caught.value)
+
+
+def test_a_digest_tells_answers_apart_by_a_single_bit_a_shape_or_a_dtype():
+    output = torch.ones(2, 3, 4)
+    digest = Answer(output, {}).digest()
+    assert digest == Answer(output.clone(), {}).digest()
+    assert digest == Answer(output.transpose(1, 2).contiguous().transpose(1, 2), {}).digest(), "whatever its strides"
+    one_bit = output.clone()
+    one_bit[1, 2, 3] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
+    others = [
+        Answer(one_bit, {}),
+        Answer(output.view(3, 2, 4), {}),
+        Answer(output.bfloat16(), {}),
+        Answer(output, {"x": output}),
+    ]
+    assert digest not in {other.digest() for other in others}
+    assert isinstance(Answer(output.bfloat16(), {}).digest(), int)

@@ -52,6 +52,8 @@ class Sketch:
     threads: tuple[int, ...] = (2,)
     implementations: tuple[str, ...] = IMPLEMENTATIONS
     speed: dict[str, float] = field(default_factory=lambda: dict(SPEED))
+    speed_by_length: dict[str, dict[int, float]] = field(default_factory=dict)
+    """For some implementations, that share at each S."""
     rounds: int = 80
     noise: float = 0.02
     baseline: str = "sdpa"
@@ -159,7 +161,8 @@ def peak_bytes(name: str, workload: Workload) -> int:
 
 def samples(sketch: Sketch, workload: Workload, name: str, rng: np.random.Generator) -> Samples:
     """Times around what the shape costs at some GFLOP/s; all of a round share the noise of its moment."""
-    attention = 4 * workload.seq_len**2 * workload.d_model * sketch.speed[name]
+    share = sketch.speed_by_length.get(name, {}).get(workload.seq_len, sketch.speed[name])
+    attention = 4 * workload.seq_len**2 * workload.d_model * share
     projections = 8 * workload.seq_len * workload.d_model**2
     rate = 5e10 * workload.threads * (0.5 if workload.dtype == "bfloat16" else 1.0)
     seconds = (attention * 8 + projections) / rate * (3 if workload.mode == "training" else 1)
@@ -291,9 +294,9 @@ def sketch():
 
 @pytest.fixture
 def make_run(tmp_path, sketch):
-    """``make_run(lengths=(128,), ...)`` builds a run folder and returns its path."""
+    """``make_run(lengths=(128,), ...)`` builds a run folder, by another name if given, and returns its path."""
 
-    def make(**changes) -> Path:
-        return build(tmp_path / "run", replace(sketch, **changes))
+    def make(folder="run", **changes) -> Path:
+        return build(tmp_path / folder, replace(sketch, **changes))
 
     return make

@@ -216,3 +216,19 @@ def test_an_error_of_nan_is_kept_as_the_largest(measure, write_plugin):
     wrong = measure("nan", plugins=[write_plugin("nan", "logits = logits * float('nan')")])["nan"]
     assert wrong.status == "wrong"
     assert math.isinf(wrong.budget_used)
+
+
+def test_an_answer_of_the_same_bits_is_not_judged_twice_and_one_of_others_is(measure, write_plugin, monkeypatch):
+    judged = []
+    judge = cell_module.ShapeOracle.judge
+
+    def counting(self, implementation, answer):
+        judged.append(implementation.name)
+        return judge(self, implementation, answer)
+
+    monkeypatch.setattr(cell_module.ShapeOracle, "judge", counting)
+    drifts = write_plugin("drifts", "logits = logits + 1e-7 * calls")
+    found = measure("einsum", "drifts", plugins=[drifts], dtype="float64")
+    assert found["einsum"].status == "measured"
+    assert judged.count("einsum") == 1
+    assert judged.count("drifts") == 2

@@ -165,3 +165,31 @@ def test_a_call_that_raises_leaves_and_the_others_go_on(make_stopwatch, raises_a
     assert timing.failures == {"broken": "RuntimeError: boom"}
     assert set(timing.samples) == {"call 0", "call 1"}
     assert all(len(samples.round) == 40 for samples in timing.samples.values())
+
+
+def test_a_call_whose_first_run_was_slow_is_not_run_again_to_warm_up(make_stopwatch):
+    stopwatch, calls = make_stopwatch(noise=0.001), fakes(1.0, 1.0)
+    timing = measure(calls, plan(max_rounds=10), stopwatch, dict.fromkeys(calls, 1.1))
+    assert len(stopwatch.order) == 2 * 10
+    assert timing.warm_up_s == 0.0
+    assert set(timing.repeats.values()) == {1}
+    assert timing.samples["call 0"].round == tuple(range(10))
+
+
+def test_a_call_that_was_slow_only_once_is_warmed_up_and_no_round_of_before_counts(make_stopwatch):
+    stopwatch, calls = make_stopwatch(noise=0.001), fakes(0.0001, 1.0)
+    timing = measure(calls, plan(max_rounds=10), stopwatch, dict.fromkeys(calls, 3.0))
+    assert timing.repeats["call 0"] >= 50, "blocks last about 5 ms"
+    assert timing.repeats["call 1"] == 1
+    assert [samples.round for samples in timing.samples.values()] == [tuple(range(10))] * 2
+    assert all(seconds < 0.00011 for seconds in timing.samples["call 0"].wall_s)
+
+
+def test_a_call_that_fails_in_the_first_round_is_not_warmed_up(make_stopwatch):
+    def fails():
+        raise RuntimeError("boom")
+
+    calls = {**fakes(1.0), "fails": fails}
+    timing = measure(calls, plan(max_rounds=10), make_stopwatch(), dict.fromkeys(calls, 1.0))
+    assert timing.failures == {"fails": "RuntimeError: boom"}
+    assert timing.samples.keys() == {"call 0"}

@@ -1,0 +1,253 @@
+"""Two runs held against each other: what changed in correctness, in exact figures, and in time.
+
+*Exact* figures (peak bytes, operations, kernels) are compared as they are. *Times* of two runs are never compared: an
+hour later the same machine is another one. What is compared is each implementation's time over the baseline's in the
+same rounds, in either run; the change is the ratio of these two ratios, and its interval comes from both runs'
+intervals, each at the level that half of the error leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness import statistics
+from harness.errors import UserError
+from harness.records import BAD_CHECK_STATUSES, RunInfo
+from harness.statistics import Comparison
+from reports import text
+from reports.frames import Run, measured, read
+from reports.titles import Titles
+
+Change = Literal["regressed", "improved", "unchanged", "unresolved"]
+ERROR_GREW = 1.5
+"""By what factor an error over its budget has to differ to be told: equal code gives equal bits on equal machines."""
+
+
+@dataclass(frozen=True)
+class TimeChange:
+    """One implementation on one workload, in two runs."""
+
+    implementation: str
+    workload: str
+    """Its title."""
+    key: str
+    change: Change
+    ratio: float
+    """Of the head's ratio to the baseline over the base's: above 1, it became slower beside the baseline."""
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class FigureChange:
+    """Something exact that is another one now."""
+
+    implementation: str
+    where: str
+    """Workload's title, or check and case."""
+    what: str
+    before: str
+    after: str
+    is_worse: bool
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Everything that differs between two runs."""
+
+    base: RunInfo
+    head: RunInfo
+    threshold: float
+    times: tuple[TimeChange, ...]
+    verification: tuple[FigureChange, ...]
+    figures: tuple[FigureChange, ...]
+    errors: tuple[FigureChange, ...]
+    only_in: tuple[str, ...]
+    """What one of the two has and the other lacks, a sentence each."""
+    notes: tuple[str, ...]
+    """What a reader has to know, such as that the machines differ."""
+
+    def count(self, change: Change) -> int:
+        """Times that changed so."""
+        return sum(each.change == change for each in self.times)
+
+    def regressions(self, *, strict: bool = False) -> tuple[str, ...]:
+        """What makes a gate fail, a line each: slower beyond the threshold, or wrong where it was right."""
+        slower = [each for each in self.times if each.change == "regressed" or (strict and each.change == "unresolved")]
+        worse = [each for each in self.verification if each.is_worse]
+        return (*map(time_line, slower), *map(figure_line, worse))
+
+
+def compare_runs(base: Path, head: Path, threshold: float, *, across_machines: bool = False) -> RunComparison:
+    """Compare two run folders.
+
+    Args:
+        base: the run before the change.
+        head: the run after it.
+        threshold: by how much the ratio to the baseline has to change, e.g. 0.02.
+        across_machines: whether runs of different machines, torch builds or thread counts may be compared.
+
+    Raises:
+        UserError: a folder is no run, or the two cannot be compared; says which property differs.
+    """
+    old, new = read(base), read(head)
+    differing = _different_surroundings(old.info, new.info)
+    if differing and not across_machines:
+        raise UserError(
+            f"{base} and {head} differ in {'; '.join(differing)}: their times say nothing about the code; "
+            "--across-machines compares their ratios all the same"
+        )
+    if old.info.baseline != new.info.baseline:
+        raise UserError(
+            f"{base} has the baseline {old.info.baseline} and {head} has {new.info.baseline}: their ratios have "
+            "nothing in common; run one of them again with the other's --baseline"
+        )
+    titles = Titles([*old.info.workloads, *new.info.workloads])
+    cells = _Cells(old), _Cells(new)
+    return RunComparison(
+        base=old.info,
+        head=new.info,
+        threshold=threshold,
+        times=tuple(_times(*cells, titles, threshold)),
+        verification=tuple(_verification(old, new)),
+        figures=tuple(_figures(*cells, titles)),
+        errors=tuple(_errors(*cells, titles)),
+        only_in=tuple(_only_in(old, new)),
+        notes=tuple(f"The runs differ in {each}: only ratios are compared." for each in differing),
+    )
+
+
+def _different_surroundings(old: RunInfo, new: RunInfo) -> list[str]:
+    """What makes times of two runs incomparable, with both values."""
+    one, other = old.environment, new.environment
+    threads = [" and ".join(map(str, sorted({w.threads for w in info.workloads}))) for info in (old, new)]
+    properties = {
+        "machine": (f"{one.machine_id} ({one.processor})", f"{other.machine_id} ({other.processor})"),
+        "torch": (one.packages.get("torch", ""), other.packages.get("torch", "")),
+        "cores": (str(one.cores), str(other.cores)),
+        "threads": (threads[0], threads[1]),
+    }
+    return [f"{name}: {before} and {after}" for name, (before, after) in properties.items() if before != after]
+
+
+class _Cells:
+    """A run's measured rows by workload and implementation."""
+
+    def __init__(self, run: Run) -> None:
+        self.info = run.info
+        self.rows: dict[tuple[str, str], Any] = {
+            (str(row.key), str(row.implementation)): row for row in measured(run.measurements).itertuples(index=False)
+        }
+        self.statuses: dict[tuple[str, str], str] = {
+            (str(row.key), str(row.implementation)): str(row.status) for row in run.measurements.itertuples(index=False)
+        }
+
+    def against_baseline(self, key: str, name: str, resolution: float) -> Comparison | None:
+        """One implementation's times over the baseline's; None where either has none."""
+        row, baseline = self.rows.get((key, name)), self.rows.get((key, self.info.baseline))
+        if row is None or baseline is None or name == self.info.baseline:
+            return None
+        # Half of the error for each run: looks and pairs enter as in a report, and each once more for the other run.
+        looks, pairs = int(row.looks or 1), max(1, int(row.pairs or 1))
+        return statistics.compare(row.samples, baseline.samples, looks=2 * looks, pairs=pairs, resolution=resolution)
+
+
+def _times(old: _Cells, new: _Cells, titles: Titles, threshold: float) -> Iterator[TimeChange]:
+    for (key, name), row in new.rows.items():
+        before, after = (cells.against_baseline(key, name, threshold) for cells in (old, new))
+        if before is None or after is None:
+            continue
+        low = after.low / before.high if before.high else 0.0
+        high = after.high / before.low if before.low else math.inf
+        yield TimeChange(
+            implementation=name,
+            workload=titles.of(row.workload),
+            key=key,
+            change=_change(low, high, threshold),
+            ratio=after.ratio / before.ratio,
+            low=low,
+            high=high,
+        )
+
+
+def _change(low: float, high: float, threshold: float) -> Change:
+    band = 1 + threshold
+    if low > band:
+        return "regressed"
+    if high < 1 / band:
+        return "improved"
+    return "unchanged" if 1 / band <= low and high <= band else "unresolved"
+
+
+def _verification(old: Run, new: Run) -> Iterator[FigureChange]:
+    statuses = [
+        {
+            (str(row.implementation), str(row.check), str(row.case)): str(row.status)
+            for row in run.checks.itertuples(index=False)
+        }
+        for run in (old, new)
+    ]
+    for question in statuses[0].keys() & statuses[1].keys():
+        before, after = (each[question] for each in statuses)
+        if before != after:
+            name, check, case = question
+            worse = after in BAD_CHECK_STATUSES and before not in BAD_CHECK_STATUSES
+            yield FigureChange(name, f"{check} on {case}", "check", before, after, worse)
+
+
+def _figures(old: _Cells, new: _Cells, titles: Titles) -> Iterator[FigureChange]:
+    for (key, name), status in new.statuses.items():
+        before = old.statuses.get((key, name))
+        if before is not None and before != status:
+            yield FigureChange(name, key, "status", before, status, is_worse=status != "measured")
+    for place, row in new.rows.items():
+        earlier = old.rows.get(place)
+        if earlier is None:
+            continue
+        title = titles.of(row.workload)
+        if earlier.peak_bytes != row.peak_bytes and not math.isnan(row.peak_bytes):
+            sizes = (text.mebibytes(earlier.peak_bytes), text.mebibytes(row.peak_bytes))
+            yield FigureChange(place[1], title, "peak memory", *sizes, row.peak_bytes > earlier.peak_bytes)
+        if earlier.flops != row.flops and not math.isnan(row.flops):
+            counts = (text.significant(earlier.flops / 1e9), text.significant(row.flops / 1e9))
+            yield FigureChange(place[1], title, "GFLOP", *counts, row.flops > earlier.flops)
+        if tuple(earlier.kernels) != tuple(row.kernels):
+            kernels = (", ".join(earlier.kernels), ", ".join(row.kernels))
+            yield FigureChange(place[1], title, "kernels", *kernels, is_worse=False)
+
+
+def _errors(old: _Cells, new: _Cells, titles: Titles) -> Iterator[FigureChange]:
+    for place, row in new.rows.items():
+        earlier = old.rows.get(place)
+        if earlier is None or not (earlier.budget_used > 0 and row.budget_used > 0):
+            continue
+        factor = row.budget_used / earlier.budget_used
+        if max(factor, 1 / factor) >= ERROR_GREW:
+            used = (text.multiple(earlier.budget_used), text.multiple(row.budget_used))
+            yield FigureChange(place[1], titles.of(row.workload), "error over its budget", *used, factor > 1)
+
+
+def _only_in(old: Run, new: Run) -> Iterator[str]:
+    for what, values in (
+        ("implementation", [{each.name for each in run.info.implementations} for run in (old, new)]),
+        ("workload", [{each.key for each in run.info.workloads} for run in (old, new)]),
+    ):
+        for where, missing in (("base", values[0] - values[1]), ("head", values[1] - values[0])):
+            if missing:
+                some = text.listed(sorted(missing)[:3]) + (" and more" if len(missing) > 3 else "")
+                yield f"{text.plural(len(missing), what)} only in the {where}: {some}."
+
+
+def time_line(each: TimeChange) -> str:
+    """A time's change as a line."""
+    interval = "no interval" if not each.low or math.isinf(each.high) else f"[{each.low:.3f}, {each.high:.3f}]"
+    return f"{each.implementation} {each.change} on {each.workload}: {each.ratio:.3f}x its time before {interval}"
+
+
+def figure_line(each: FigureChange) -> str:
+    """A figure's change as a line."""
+    return f"{each.implementation}, {each.where}: {each.what} was {each.before}, is {each.after}"
