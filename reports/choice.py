@@ -113,10 +113,10 @@ def _racing(standing: Standing, fastest: str, held: Comparison, row: Any) -> Can
     if standing.name == fastest:
         return _candidate(row, 1, "recommended", "", "")
     whys = {
-        "slower": f"it is {text.lead_over(fastest, held)}",
-        "tied": "it is as fast, up to what counts as a tie",
+        "slower": text.lead_over(fastest, held),
+        "tied": f"as fast as {fastest}, up to what counts as a tie",
     }
-    unresolved = f"{text.plural(held.rounds, 'round')} could not tell the two apart, which does not mean equal"
+    unresolved = f"not told apart from {fastest} in {text.plural(held.rounds, 'round')}, which does not mean equal"
     return _candidate(row, standing.group, held.verdict, text.relation(held), whys.get(held.verdict, unresolved))
 
 

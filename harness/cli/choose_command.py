@@ -145,19 +145,22 @@ def _print(choice: Choice, plugins: tuple[Path, ...]) -> None:
         table.add_column(heading, no_wrap=True)
     for heading in ("median", "peak memory", "error / baseline's", "of the roof"):
         table.add_column(heading, justify="right")
-    table.add_column("kernel, or why not")
+    table.add_column("kernels that ran", overflow="fold")
     for each in choice.candidates:
         style = "bold green" if each.verdict == "recommended" else "" if each.place else "dim"
         table.add_row(
-            Text(each.name, style), Text(_verdict(each), style), *map(Text, _figures(each)), Text(_last(each))
+            Text(each.name, style),
+            Text(_verdict(each), style),
+            *map(Text, _figures(each)),
+            Text(", ".join(each.kernels)),
         )
     screen.print(table)
     screen.print(Text(choice.sentence, "bold"))
     for caution in choice.cautions:
         screen.print(Text(caution, "yellow"))
-    lost = [each for each in choice.candidates if each.why]
-    for each in lost:
-        screen.print(Text(f"{each.name}: {text.clip(each.why, 300)}", "dim"))
+    for why in dict.fromkeys(each.why for each in choice.candidates if each.why):
+        alike = text.listed(each.name for each in choice.candidates if each.why == why)
+        screen.print(Text(f"{alike}: {text.clip(why, 300)}", "dim"))
     if choice.recommended:
         screen.print(Text(f"\n{choice.code([str(plugin) for plugin in plugins])}"), soft_wrap=True)
 
@@ -189,7 +192,3 @@ def _figures(candidate: Candidate) -> tuple[str, ...]:
         written(candidate.error_over_baseline, text.multiple),
         written(candidate.roof_share, lambda share: f"{share:.0%}"),
     )
-
-
-def _last(candidate: Candidate) -> str:
-    return ", ".join(candidate.kernels) if candidate.place else candidate.verdict

@@ -50,6 +50,12 @@ def test_a_model_gives_what_is_not_given(capfd) -> None:
     assert choice["recommended"] == "sdpa"
 
 
+def test_what_lost_for_the_same_reason_is_told_in_one_line(capfd) -> None:
+    assert run(["choose", "sdpa", "torch_mha", "torch_mha_weights", *SHAPE, "--scope", "attention", *QUICK]) == 0
+    out = capfd.readouterr().out
+    assert "torch_mha and torch_mha_weights: it is a whole module: it has no attention of its own to time" in out
+
+
 def test_what_is_wrong_is_not_recommended(plugin_file, capfd) -> None:
     path = plugin_file("unscaled", scale=("q / math.sqrt(q.shape[-1])", "q"))
     assert run(["choose", "unscaled", "--plugin", str(path), *SHAPE, *QUICK]) == 1
