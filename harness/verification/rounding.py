@@ -266,12 +266,16 @@ def pooled(spread: Tensor) -> Tensor:
 
 
 def _median_of_neighbours(rows: Tensor) -> Tensor:
-    """The median over each row and those up to `_NEIGHBOURS` away on either side: (..., n) to (..., n)."""
+    """The median over each row and those up to `_NEIGHBOURS` away on either side: (..., n) to (..., n).
+
+    At either end the window is moved inwards, not filled up with the last row, which would then decide alone.
+    """
     if rows.dim() == 0:
         return rows
-    index = torch.arange(rows.shape[-1], device=rows.device)
-    away = torch.arange(-_NEIGHBOURS, _NEIGHBOURS + 1, device=rows.device)
-    window = (index[:, None] + away).clamp(0, rows.shape[-1] - 1)
+    count = rows.shape[-1]
+    width = min(2 * _NEIGHBOURS + 1, count)
+    start = torch.arange(count, device=rows.device).sub_(_NEIGHBOURS).clamp_(0, count - width)
+    window = start[:, None] + torch.arange(width, device=rows.device)
     return rows[..., window].median(dim=-1).values
 
 

@@ -149,10 +149,11 @@ def test_rows_of_exact_zeros_do_not_widen_the_spread_beside_them() -> None:
     assert float(pooled(spread)[9].max()) == 0.0
 
 
-def test_a_row_is_not_taken_to_spread_less_than_its_neighbours() -> None:
+@pytest.mark.parametrize("row", [0, 10, 19])
+def test_a_row_is_not_taken_to_spread_less_than_its_neighbours_on_either_side(row: int) -> None:
     spread = torch.ones(20, 3, dtype=torch.float64)
-    spread[10] = 1e-6  # both samples hit a row's one rounding near zero
-    assert float(pooled(spread)[10].min()) > 0.1
+    spread[row] = 1e-6  # both samples hit a row's one rounding near zero
+    assert float(pooled(spread)[row].min()) > 0.1
 
 
 def test_a_tiny_answer_has_a_budget_of_its_own_size() -> None:
@@ -183,6 +184,13 @@ def test_a_sum_of_one_sign_is_off_by_the_root_of_a_third_of_its_terms() -> None:
     many = moved_by("product", drawn, drawn.T.contiguous())
     assert 1.0 < few < 6.0
     assert 0.5 * math.sqrt(TERMS / 3) < many < 1.2 * math.sqrt(TERMS / 3)
+
+
+def test_values_mixed_by_unlike_weights_are_off_by_the_root_of_a_third_of_the_keys() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(8, TERMS, generator=generator, dtype=torch.float64)
+    values = torch.rand(TERMS, 8, generator=generator, dtype=torch.float64)
+    assert 0.5 * math.sqrt(TERMS / 3) < moved_by("mixed", weights, values) < 1.2 * math.sqrt(TERMS / 3)
 
 
 def test_terms_that_are_all_alike_are_off_by_a_sixth_of_their_number() -> None:
@@ -217,5 +225,6 @@ def test_a_token_that_nothing_uses_has_a_gradient_budget_at_the_size_of_its_neig
     alone = dataclasses.replace(inputs, cotangent=cotangent)
     gradient = expect(alone.problem("zero", gradients=True), torch.float32)
     assert bool((gradient.tensors["x"][:, -1] == 0).all())
-    share = gradient.budgets["x"][:, -1].max() / gradient.tensors["x"].square().mean().sqrt()
-    assert 1.0 < float(share) / unit_roundoff(torch.float32) < 30.0
+    budget = gradient.budgets["x"].amax(-1)
+    assert 0.5 < float((budget[:, -1] / budget[:, -9:-1].median(-1).values).min())
+    assert float((budget[:, -1] / budget[:, -9:-1].median(-1).values).max()) < 2.0
