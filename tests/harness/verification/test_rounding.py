@@ -226,5 +226,5 @@ def test_a_token_that_nothing_uses_has_a_gradient_budget_at_the_size_of_its_neig
     gradient = expect(alone.problem("zero", gradients=True), torch.float32)
     assert bool((gradient.tensors["x"][:, -1] == 0).all())
     budget = gradient.budgets["x"].amax(-1)
-    assert 0.5 < float((budget[:, -1] / budget[:, -9:-1].median(-1).values).min())
+    assert float((budget[:, -1] / budget[:, -9:-1].median(-1).values).min()) > 0.5
     assert float((budget[:, -1] / budget[:, -9:-1].median(-1).values).max()) < 2.0
