@@ -232,3 +232,12 @@ def test_an_answer_of_the_same_bits_is_not_judged_twice_and_one_of_others_is(mea
     assert found["einsum"].status == "measured"
     assert judged.count("einsum") == 1
     assert judged.count("drifts") == 2
+
+
+def test_a_kernel_that_takes_no_hooks_has_a_time_and_an_unknown_count_of_saved_bytes(measure, write_plugin):
+    refuses = "assert not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is None"
+    found = measure("sdpa", "refuses", plugins=[write_plugin("refuses", refuses)], mode="training")
+    assert {each.status for each in found.values()} == {"measured"}
+    assert found["refuses"].saved_bytes is None
+    assert found["refuses"].peak_bytes > 0
+    assert found["sdpa"].saved_bytes > 0
