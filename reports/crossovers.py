@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from harness import statistics
 from harness.statistics import Comparison
-from reports.frames import WORKLOAD_FIELDS, groups, measured
+from reports.frames import WORKLOAD_FIELDS, measured
 from reports.judgement import Judgement, corrections
 from reports.tables import Cell, Column, Names, Table
-from reports.titles import AXES
+from reports.titles import AXES, Titles
 
 ALONG = ("seq_len", "batch_size")
 """Axes along which winners change."""
@@ -50,29 +48,35 @@ class Crossover:
 
 def crossovers(judgement: Judgement, resolution: float) -> list[Crossover]:
     """All crossings between implementations of which each is the fastest somewhere in its series."""
-    frame = measured(judgement.measurements)
-    return [found for axis in ALONG for found in _along(axis, frame, judgement, resolution)]
+    rows: list[Any] = list(measured(judgement.measurements).itertuples(index=False))
+    return [found for axis in ALONG for found in _along(axis, rows, judgement.titles, resolution)]
 
 
-def _along(axis: str, frame: pd.DataFrame, judgement: Judgement, resolution: float) -> Iterator[Crossover]:
+_Cell = dict[str, Any]
+"""Rows of a workload by implementation."""
+
+
+def _along(axis: str, rows: Sequence[Any], titles: Titles, resolution: float) -> Iterator[Crossover]:
     others = [field for field in WORKLOAD_FIELDS if field not in (axis, "label", "padded_share")]
-    for _, series in groups(frame, others):
-        cells = {int(value): rows for (value,), rows in groups(series.sort_values(axis), [axis])}
-        fastest = {str(rows.sort_values("median_s")["implementation"].iloc[0]) for rows in cells.values()}
-        title = judgement.titles.of(series["workload"].iloc[0], leaving_out=(axis,))
-        for one, other in itertools.combinations(sorted(fastest), 2):
+    series: dict[tuple[object, ...], dict[int, _Cell]] = {}
+    for row in rows:
+        cells = series.setdefault(tuple(getattr(row, field) for field in others), {})
+        cells.setdefault(getattr(row, axis), {})[row.implementation] = row
+    for cells in series.values():
+        fastest = [min(cell.values(), key=lambda row: row.median_s) for cell in cells.values()]
+        title = titles.of(fastest[0].workload, leaving_out=(axis,))
+        for one, other in itertools.combinations(sorted({row.implementation for row in fastest}), 2):
             yield from _crossings(title, axis, one, other, _ratios(cells, one, other, resolution))
 
 
-def _ratios(cells: Mapping[int, pd.DataFrame], one: str, other: str, resolution: float) -> dict[int, Comparison]:
-    """One against the other at each value at which both have a time."""
+def _ratios(cells: Mapping[int, _Cell], one: str, other: str, resolution: float) -> dict[int, Comparison]:
+    """One against the other at each value at which both have a time, smallest first."""
     found = {}
-    for value, rows in cells.items():
-        timed: list[Any] = list(rows.itertuples(index=False))
-        samples = {row.implementation: row.samples for row in timed}
-        if one in samples and other in samples:
-            how: dict[str, Any] = {**corrections(timed), "resolution": resolution}
-            found[value] = statistics.compare(samples[one], samples[other], **how)
+    for value in sorted(cells):
+        cell = cells[value]
+        if one in cell and other in cell:
+            how: dict[str, Any] = {**corrections(list(cell.values())), "resolution": resolution}
+            found[value] = statistics.compare(cell[one].samples, cell[other].samples, **how)
     return found
 
 
