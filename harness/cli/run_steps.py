@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import click
@@ -18,8 +19,9 @@ def carry_out(run: Bench, *, ask: bool, seconds: float | None = None) -> None:
     Args:
         run: begun, and locked by the caller.
         ask: whether to put the cheap probes.
-        seconds: in which to end; None for as long as it takes.
+        seconds: in which to end from now on, verification included; None for as long as it takes.
     """
+    start = perf_counter()
     click.echo(f"run folder: {run.folder.path}", err=True)
     try:
         with progress("verifying") as advance:
@@ -32,7 +34,7 @@ def carry_out(run: Bench, *, ask: bool, seconds: float | None = None) -> None:
         if unknown:
             click.echo(f"the machine's noise and roofs were not measured: {unknown}", err=True)
         with progress("measuring") as advance:
-            run.measure(advance, seconds)
+            run.measure(advance, None if seconds is None else seconds - (perf_counter() - start))
     except KeyboardInterrupt:
         click.echo(f"interrupted; nothing that was finished is lost: mha bench --resume {run.folder.path}", err=True)
         raise

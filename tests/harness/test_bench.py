@@ -125,6 +125,18 @@ def test_a_run_with_a_budget_ends_in_time_says_what_it_left_out_and_can_go_on(
     assert "left out" not in capfd.readouterr().out
 
 
+def test_what_verification_takes_counts_against_the_budget(preset: Path, capfd, monkeypatch) -> None:
+    def slowly(_run, _advance) -> None:
+        time.sleep(3.0)
+
+    monkeypatch.setattr("harness.bench.Bench.verify", slowly)
+    monkeypatch.setattr("harness.bench.Bench.sense_machine", lambda _run: "")
+    monkeypatch.setattr("harness.bench.REPORT_S", 0.0)
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run", "--budget", "0.04"]) == 0
+    assert len(RunFolder(Path("run")).info().left_out) == 4
+    assert RunFolder(Path("run")).measurements() == []
+
+
 def test_the_roofs_of_every_dtype_and_thread_count_are_measured_once(preset: Path, capfd) -> None:
     assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
     roofs = RunFolder(Path("run")).info().roofs
