@@ -21,7 +21,7 @@ from harness.measurement.sweep import run_sweep
 from harness.measurement.timing import rounds_needed
 from harness.plugins import load_with_plugins
 from harness.records import FORMAT_VERSION, RunFolder, RunInfo, Workload
-from harness.registry import Registered, select
+from harness.registry import Plugin, Registered, plugin_of, select
 from harness.verification.semantics import CHEAP, Questions, put_all, refuse_unknown_probes
 from harness.verification.suite import Selection
 from harness.verification.verify import reasons_against_timing, verify
@@ -43,7 +43,7 @@ class Request:
 
     names: tuple[str, ...]
     """Implementations; empty means all."""
-    plugins: tuple[Path, ...]
+    plugins: tuple[Plugin, ...]
     preset_name: str
     preset: Preset
     baseline: str
@@ -151,7 +151,7 @@ class Bench:
             seed=self.info.seed,
             baseline=self.info.baseline,
         )
-        plugins = [Path(plugin) for plugin in self.info.plugins]
+        plugins = [plugin_of(plugin) for plugin in self.info.plugins]
         left_s = None if seconds is None else max(0.0, seconds - REPORT_S)
         run_sweep(self.folder, self.info.workloads, self.registered, plugins, settings, blocked, advance, left_s)
 
@@ -233,7 +233,7 @@ def resume(folder: Path) -> Bench:
             f"{here}: times of two machines do not mix; start a new run"
         )
     run.repair()
-    registry = load_with_plugins([Path(plugin) for plugin in info.plugins])
+    registry = load_with_plugins([plugin_of(plugin) for plugin in info.plugins])
     registered = tuple(select(registry, _names(info)))
     now = {each.name: each.source_hash for each in describe_all(registered, info.workloads[0].device)}
     edited = [each.origin for each in info.implementations if each.source_hash not in ("", now[each.name])]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from harness.children import Children, Died, Task, deadline
 from harness.errors import UserError
-from harness.registry import Registered, Registry, load_registry
+from harness.registry import Plugin, Registered, Registry, file_of, load_registry
 
 IMPORT_TIMEOUT_S = 60.0
 """For importing one plugin."""
 
 
-def load_with_plugins(plugins: Sequence[Path]) -> Registry:
+def load_with_plugins(plugins: Sequence[Plugin]) -> Registry:
     """All implementations by name; a plugin whose import crashes, hangs or takes all memory does so in a child.
 
     Raises:
@@ -21,8 +20,8 @@ def load_with_plugins(plugins: Sequence[Path]) -> Registry:
     """
     if plugins:
         with Children() as children:
-            for path in plugins:
-                _try(path, children)
+            for plugin in plugins:
+                _try(plugin, children)
     registry = load_registry(plugins)
     for registered in registry.values():
         if registered.plugin is not None:
@@ -30,19 +29,19 @@ def load_with_plugins(plugins: Sequence[Path]) -> Registry:
     return registry
 
 
-def _try(path: Path, children: Children) -> None:
-    outcome = children.run(Task(_import_in_child, (path, IMPORT_TIMEOUT_S), 2 * IMPORT_TIMEOUT_S))
+def _try(plugin: Plugin, children: Children) -> None:
+    outcome = children.run(Task(_import_in_child, (plugin, IMPORT_TIMEOUT_S), 2 * IMPORT_TIMEOUT_S))
     if isinstance(outcome, Died):
-        raise UserError(f"plugin {path} cannot be imported: {outcome.reason}")
+        raise UserError(f"plugin {file_of(plugin)} cannot be imported: {outcome.reason}")
     if outcome:
         raise UserError(outcome)
 
 
-def _import_in_child(path: Path, timeout_s: float) -> str:
+def _import_in_child(plugin: Plugin, timeout_s: float) -> str:
     """Why a file cannot be imported; empty if it can."""
     try:
         with deadline(timeout_s):
-            for registered in load_registry([path]).values():
+            for registered in load_registry([plugin]).values():
                 if registered.plugin is not None:
                     _try_weights(registered)
     except UserError as error:

@@ -13,10 +13,11 @@ import importlib.util
 import os
 import pkgutil
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
@@ -33,20 +34,66 @@ _NOT_ENTRIES = {"spec", "projections"}
 
 
 @dataclass(frozen=True)
+class Version:
+    """A plugin beside another version of itself: its names get a label, and it has the files beside it to itself."""
+
+    path: Path
+    label: str
+
+    def __str__(self) -> str:
+        """As a command line and ``run.json`` name it."""
+        return f"{self.label}={self.path}"
+
+    def resolve(self) -> Version:
+        """The same with an absolute path."""
+        return replace(self, path=self.path.resolve())
+
+    def named(self, name: str) -> str:
+        """What an implementation of the file is called."""
+        return f"{name}({self.label})"
+
+
+Plugin = Path | Version
+"""A file with implementations of the user's own."""
+
+
+def plugin_of(text: str) -> Plugin:
+    """``FILE.py``, or ``LABEL=FILE.py`` for one version of several."""
+    label, separator, path = text.partition("=")
+    is_version = separator and re.fullmatch(r"\w+", label) and not Path(text).exists()
+    return Version(Path(path), label) if is_version else Path(text)
+
+
+def file_of(plugin: Plugin) -> Path:
+    """Where a plugin's code is."""
+    return plugin.path if isinstance(plugin, Version) else plugin
+
+
+@dataclass(frozen=True)
 class Registered:
     """An implementation and where it was found."""
 
     implementation: Implementation
     origin: str
     """File that it was loaded from."""
-    plugin: Path | None = None
-    """The file given on the command line, so that a child process can load it again."""
+    plugin: Plugin | None = None
+    """What was given on the command line, so that a child process can load it again."""
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """What a child process has to load to find it by its name."""
+        return (self.plugin,) if self.plugin else ()
+
+    @property
+    def plugin_option(self) -> str:
+        """How a command names the plugin again, with a space before it; empty without one."""
+        return f" --plugin {shlex.quote(str(self.plugin))}" if self.plugin else ""
 
 
 Registry = Mapping[str, Registered]
 
 
-def load_registry(plugins: Sequence[Path] = ()) -> Registry:
+def load_registry(plugins: Sequence[Plugin] = ()) -> Registry:
     """All implementations by name, in the order found.
 
     Args:
@@ -91,15 +138,21 @@ def _hint(name: str, registry: Registry) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _discover(plugins: Sequence[Path]) -> Iterator[Registered]:
+def _discover(plugins: Sequence[Plugin]) -> Iterator[Registered]:
     for info in pkgutil.iter_modules(implementations.__path__):
         if info.name not in _NOT_ENTRIES:
             module = importlib.import_module(f"{implementations.__name__}.{info.name}")
             yield from _entries(module, info.name, str(module.__file__))
     for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         yield from _from_entry_point(entry_point)
-    for path in plugins:
-        yield from _entries(load_file(path), path.stem, str(path), plugin=path.resolve())
+    for plugin in plugins:
+        path = file_of(plugin)
+        if isinstance(plugin, Version):
+            for each in _entries(load_version(plugin), path.stem, str(path), plugin.resolve()):
+                name = plugin.named(each.implementation.name)
+                yield replace(each, implementation=replace(each.implementation, name=name))
+        else:
+            yield from _entries(load_file(path), path.stem, str(path), path.resolve())
 
 
 def _from_entry_point(entry_point: importlib.metadata.EntryPoint) -> Iterator[Registered]:
@@ -116,15 +169,39 @@ def _from_entry_point(entry_point: importlib.metadata.EntryPoint) -> Iterator[Re
         yield from _registered(loaded, origin)
 
 
-def load_file(path: Path) -> ModuleType:
+def load_version(version: Version) -> ModuleType:
+    """Import one version of a plugin so that the next one finds the files beside itself, not those beside this one.
+
+    What it imports from its folder only when it is called cannot be found then, which raises: never the other's code.
+
+    Raises:
+        UserError: as `load_file`.
+    """
+    folder = version.path.resolve().parent
+    modules, search = set(sys.modules), list(sys.path)
+    try:
+        return load_file(version.path, f"mha_plugin_{version.label}_{version.path.stem}")
+    finally:
+        sys.path[:] = search
+        for name in sys.modules.keys() - modules:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and folder in Path(file).resolve().parents and not name.startswith("mha_plugin_"):
+                del sys.modules[name]
+
+
+def load_file(path: Path, name: str = "") -> ModuleType:
     """Import a plugin; it may import files beside it.
+
+    Args:
+        path: the file.
+        name: of the module; made from the file's by default.
 
     Raises:
         UserError: there is no such file, it is no Python file, or importing it raises.
     """
     if not path.is_file():
         raise UserError(f"plugin {path}: no such file")
-    name = f"mha_plugin_{path.stem}"
+    name = name or f"mha_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"plugin {path}: not a Python file (expected a name ending in .py)")
@@ -153,14 +230,14 @@ def _line_in(path: Path, error: BaseException) -> str:
     return f" (line {line})" if line else ""
 
 
-def _entries(module: ModuleType, name: str, origin: str, plugin: Path | None = None) -> Iterator[Registered]:
+def _entries(module: ModuleType, name: str, origin: str, plugin: Plugin | None = None) -> Iterator[Registered]:
     declared = [getattr(module, each) for each in ("IMPLEMENTATION", "IMPLEMENTATIONS") if hasattr(module, each)]
     if len(declared) > 1:
         raise UserError(f"{origin}: expected IMPLEMENTATION or IMPLEMENTATIONS, found both; delete one")
     yield from _registered(declared[0] if declared else adopt(module, name, origin), origin, plugin)
 
 
-def _registered(declared: object, origin: str, plugin: Path | None = None) -> Iterator[Registered]:
+def _registered(declared: object, origin: str, plugin: Plugin | None = None) -> Iterator[Registered]:
     entries = declared if isinstance(declared, (tuple, list)) else (declared,)
     for entry in entries:
         if not isinstance(entry, Implementation):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.errors import UserError
 from harness.records import RunInfo, Workload
 from harness.statistics import Comparison, Standing, compare, rank
 from reports import text
@@ -55,12 +56,12 @@ class Choice:
 
     def code(self, plugins: Sequence[str] = ()) -> str:
         """Three lines that make the recommended module."""
-        given = f"[{', '.join(f'Path({plugin!r})' for plugin in plugins)}]" if plugins else ""
-        first = "from harness.registry import load_registry; from harness.subject import build_module"
+        given = f"[{', '.join(f'plugin_of({plugin!r})' for plugin in plugins)}]" if plugins else ""
+        more = ", plugin_of" if plugins else ""
         shape = f"d_model={self.workload.d_model}, num_heads={self.workload.num_heads}"
         return "\n".join(
             (
-                f"from pathlib import Path; {first}" if plugins else first,
+                f"from harness.registry import load_registry{more}; from harness.subject import build_module",
                 f"chosen = load_registry({given})[{self.recommended!r}].implementation",
                 f"attention = build_module(chosen, {shape})",
             )
@@ -75,12 +76,11 @@ def choose(folder: Path, memory_limit: int | None = None) -> Choice:
         memory_limit: bytes that a call may take at its peak; None for any.
 
     Raises:
-        UserError: no run folder, or one that does not fit.
-        ValueError: the run has not exactly one workload.
+        UserError: no run folder, one that does not fit, or one of another number of workloads.
     """
     run = read(folder)
     if len(run.info.workloads) != 1:
-        raise ValueError(f"a choice is about one workload, and {folder} has {len(run.info.workloads)}")
+        raise UserError(f"a choice is about one workload, and {folder} has {len(run.info.workloads)}")
     rows: dict[str, Any] = {str(row.implementation): row for row in run.measurements.itertuples(index=False)}
     timed = {name: row for name, row in rows.items() if row.status == "measured"}
     fitting = {name: row for name, row in timed.items() if memory_limit is None or not row.peak_bytes > memory_limit}

@@ -40,6 +40,8 @@ class TimeChange:
     """Of the head's ratio to the baseline over the base's: above 1, it became slower beside the baseline."""
     low: float
     high: float
+    processes: tuple[float, ...] = ()
+    """The ratio in each process, where several measured the two side by side."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,17 @@ class FigureChange:
     before: str
     after: str
     is_worse: bool
+    fails: bool = False
+    """Whether it makes a gate fail."""
 
 
 @dataclass(frozen=True)
 class RunComparison:
     """Everything that differs between two runs."""
 
-    base: RunInfo
-    head: RunInfo
+    base: str
+    """Name of the run, or of the version, before the change."""
+    head: str
     threshold: float
     times: tuple[TimeChange, ...]
     verification: tuple[FigureChange, ...]
@@ -76,10 +81,17 @@ class RunComparison:
         return sum(each.change == change for each in self.times)
 
     def regressions(self, *, strict: bool = False) -> tuple[str, ...]:
-        """What makes a gate fail, a line each: slower beyond the threshold, or wrong where it was right."""
+        """What makes a gate fail, a line each.
+
+        Slower or larger beyond the threshold, no time where there was one, or wrong where it was right.
+        """
         slower = [each for each in self.times if each.change == "regressed" or (strict and each.change == "unresolved")]
-        worse = [each for each in self.verification if each.is_worse]
-        return (*map(time_line, slower), *map(figure_line, worse))
+        return (*map(time_line, slower), *map(figure_line, self.failing_figures))
+
+    @property
+    def failing_figures(self) -> tuple[FigureChange, ...]:
+        """Checks and exact figures that make a gate fail."""
+        return tuple(each for each in (*self.verification, *self.figures) if each.fails)
 
 
 def compare_runs(base: Path, head: Path, threshold: float, *, across_machines: bool = False) -> RunComparison:
@@ -107,16 +119,16 @@ def compare_runs(base: Path, head: Path, threshold: float, *, across_machines: b
             "nothing in common; run one of them again with the other's --baseline"
         )
     titles = Titles([*old.info.workloads, *new.info.workloads])
-    cells = _Cells(old), _Cells(new)
+    cells = Cells(old), Cells(new)
     return RunComparison(
-        base=old.info,
-        head=new.info,
+        base=old.info.run_id,
+        head=new.info.run_id,
         threshold=threshold,
         times=tuple(_times(*cells, titles, threshold)),
-        verification=tuple(_verification(old, new)),
-        figures=tuple(_figures(*cells, titles)),
-        errors=tuple(_errors(*cells, titles)),
-        only_in=tuple(_only_in(old, new)),
+        verification=tuple(changed_checks(old, new)),
+        figures=tuple(changed_figures(*cells, titles, threshold)),
+        errors=tuple(changed_errors(*cells, titles)),
+        only_in=tuple(only_in(old, new)),
         notes=tuple(f"The runs differ in {each}: only ratios are compared." for each in differing),
     )
 
@@ -134,7 +146,7 @@ def _different_surroundings(old: RunInfo, new: RunInfo) -> list[str]:
     return [f"{name}: {before} and {after}" for name, (before, after) in properties.items() if before != after]
 
 
-class _Cells:
+class Cells:
     """A run's measured rows by workload and implementation."""
 
     def __init__(self, run: Run) -> None:
@@ -156,7 +168,7 @@ class _Cells:
         return statistics.compare(row.samples, baseline.samples, looks=2 * looks, pairs=pairs, resolution=resolution)
 
 
-def _times(old: _Cells, new: _Cells, titles: Titles, threshold: float) -> Iterator[TimeChange]:
+def _times(old: Cells, new: Cells, titles: Titles, threshold: float) -> Iterator[TimeChange]:
     for (key, name), row in new.rows.items():
         before, after = (cells.against_baseline(key, name, threshold) for cells in (old, new))
         if before is None or after is None:
@@ -167,14 +179,15 @@ def _times(old: _Cells, new: _Cells, titles: Titles, threshold: float) -> Iterat
             implementation=name,
             workload=titles.of(row.workload),
             key=key,
-            change=_change(low, high, threshold),
+            change=change_of(low, high, threshold),
             ratio=after.ratio / before.ratio,
             low=low,
             high=high,
         )
 
 
-def _change(low: float, high: float, threshold: float) -> Change:
+def change_of(low: float, high: float, threshold: float) -> Change:
+    """The verdict on an interval of a change, 1 being none."""
     band = 1 + threshold
     if low > band:
         return "regressed"
@@ -183,7 +196,8 @@ def _change(low: float, high: float, threshold: float) -> Change:
     return "unchanged" if 1 / band <= low and high <= band else "unresolved"
 
 
-def _verification(old: Run, new: Run) -> Iterator[FigureChange]:
+def changed_checks(old: Run, new: Run) -> Iterator[FigureChange]:
+    """Checks that end otherwise now."""
     statuses = [
         {
             (str(row.implementation), str(row.check), str(row.case)): str(row.status)
@@ -196,14 +210,16 @@ def _verification(old: Run, new: Run) -> Iterator[FigureChange]:
         if before != after:
             name, check, case = question
             worse = after in BAD_CHECK_STATUSES and before not in BAD_CHECK_STATUSES
-            yield FigureChange(name, f"{check} on {case}", "check", before, after, worse)
+            yield FigureChange(name, f"{check} on {case}", "check", before, after, worse, fails=worse)
 
 
-def _figures(old: _Cells, new: _Cells, titles: Titles) -> Iterator[FigureChange]:
+def changed_figures(old: Cells, new: Cells, titles: Titles, threshold: float) -> Iterator[FigureChange]:
+    """Measurements that end otherwise now, and exact figures of those that have a time."""
     for (key, name), status in new.statuses.items():
         before = old.statuses.get((key, name))
         if before is not None and before != status:
-            yield FigureChange(name, key, "status", before, status, is_worse=status != "measured")
+            worse = status != "measured"
+            yield FigureChange(name, key, "status", before, status, worse, fails=before == "measured")
     for place, row in new.rows.items():
         earlier = old.rows.get(place)
         if earlier is None:
@@ -211,7 +227,8 @@ def _figures(old: _Cells, new: _Cells, titles: Titles) -> Iterator[FigureChange]
         title = titles.of(row.workload)
         if earlier.peak_bytes != row.peak_bytes and not math.isnan(row.peak_bytes):
             sizes = (text.mebibytes(earlier.peak_bytes), text.mebibytes(row.peak_bytes))
-            yield FigureChange(place[1], title, "peak memory", *sizes, row.peak_bytes > earlier.peak_bytes)
+            grew = row.peak_bytes > earlier.peak_bytes * (1 + threshold)
+            yield FigureChange(place[1], title, "peak memory", *sizes, row.peak_bytes > earlier.peak_bytes, fails=grew)
         if earlier.flops != row.flops and not math.isnan(row.flops):
             counts = (text.significant(earlier.flops / 1e9), text.significant(row.flops / 1e9))
             yield FigureChange(place[1], title, "GFLOP", *counts, row.flops > earlier.flops)
@@ -220,7 +237,8 @@ def _figures(old: _Cells, new: _Cells, titles: Titles) -> Iterator[FigureChange]
             yield FigureChange(place[1], title, "kernels", *kernels, is_worse=False)
 
 
-def _errors(old: _Cells, new: _Cells, titles: Titles) -> Iterator[FigureChange]:
+def changed_errors(old: Cells, new: Cells, titles: Titles) -> Iterator[FigureChange]:
+    """Errors that became larger or smaller by a factor that equal code does not give."""
     for place, row in new.rows.items():
         earlier = old.rows.get(place)
         if earlier is None or not (earlier.budget_used > 0 and row.budget_used > 0):
@@ -231,7 +249,8 @@ def _errors(old: _Cells, new: _Cells, titles: Titles) -> Iterator[FigureChange]:
             yield FigureChange(place[1], titles.of(row.workload), "error over its budget", *used, factor > 1)
 
 
-def _only_in(old: Run, new: Run) -> Iterator[str]:
+def only_in(old: Run, new: Run) -> Iterator[str]:
+    """What one of the two lacks."""
     for what, values in (
         ("implementation", [{each.name for each in run.info.implementations} for run in (old, new)]),
         ("workload", [{each.key for each in run.info.workloads} for run in (old, new)]),
@@ -245,9 +264,11 @@ def _only_in(old: Run, new: Run) -> Iterator[str]:
 def time_line(each: TimeChange) -> str:
     """A time's change as a line."""
     interval = "no interval" if not each.low or math.isinf(each.high) else f"[{each.low:.3f}, {each.high:.3f}]"
-    return f"{each.implementation} {each.change} on {each.workload}: {each.ratio:.3f}x its time before {interval}"
+    apart = f"; in each process: {', '.join(f'{ratio:.3f}' for ratio in each.processes)}" if each.processes else ""
+    line = f"{each.implementation} {each.change} on {each.workload}: {each.ratio:.3f}x its time before {interval}"
+    return line + apart
 
 
 def figure_line(each: FigureChange) -> str:
     """A figure's change as a line."""
-    return f"{each.implementation}, {each.where}: {each.what} was {each.before}, is {each.after}"
+    return f"{each.implementation}, {each.where}: {each.what} {each.before} before, {each.after} now"

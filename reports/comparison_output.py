@@ -13,6 +13,8 @@ from reports.markdown import escape
 
 MAX_BYTES = 60 * 1024
 """A comment on a pull request holds 64 KiB."""
+FEW_TIMES = 12
+"""So many are all shown, those that did not change, too."""
 _WORST_FIRST = ("regressed", "unresolved", "improved", "unchanged")
 
 
@@ -21,21 +23,28 @@ def verdict(found: RunComparison, *, strict: bool = False) -> str:
     failing = len(found.regressions(strict=strict))
     counts = [f"{number} {change}" for change in _WORST_FIRST if (number := found.count(change))]  # type: ignore[arg-type]
     times = f"times: {text.listed(counts)}" if counts else "no time could be compared"
-    worse = sum(each.is_worse for each in found.verification)
+    worse = sum(each.fails for each in found.verification)
+    figures = sum(each.fails for each in found.figures)
     checks = (
         f"{text.plural(worse, 'check')} failed that did not before" if worse else "no check failed that did not before"
     )
     first = f"{text.plural(failing, 'regression')}" if failing else "No regression"
-    return f"{first} beyond {found.threshold:.1%}; {times}; {checks}."
+    larger = f"; {text.plural(figures, 'figure')} worse" if figures else ""
+    return f"{first} beyond {found.threshold:.1%}; {times}; {checks}{larger}."
 
 
 def lines(found: RunComparison, *, strict: bool = False) -> Iterator[str]:
     """The verdict, what changed, and what a reader has to know."""
     yield verdict(found, strict=strict)
     yield from found.notes
-    yield from (time_line(each) for each in _changed(found.times))
+    told = _changed(found.times)
+    yield from map(time_line, told)
+    if len(found.times) <= FEW_TIMES:
+        yield from (time_line(each) for each in found.times if each not in told)
     yield from map(figure_line, (*found.verification, *found.figures, *found.errors))
     yield from found.only_in
+    if found.count("unresolved"):
+        yield "Unresolved does not mean unchanged: more seconds, more rounds or a quieter machine would tell."
 
 
 def _changed(times: Iterable[TimeChange]) -> list[TimeChange]:
@@ -85,8 +94,8 @@ def as_json(found: RunComparison, *, strict: bool = False) -> dict[str, Any]:
     return {
         "verdict": verdict(found, strict=strict),
         "regressions": list(found.regressions(strict=strict)),
-        "base": found.base.run_id,
-        "head": found.head.run_id,
+        "base": found.base,
+        "head": found.head,
         "threshold": found.threshold,
         "times": [asdict(each) for each in found.times],
         "verification": [asdict(each) for each in found.verification],
@@ -98,8 +107,9 @@ def as_json(found: RunComparison, *, strict: bool = False) -> dict[str, Any]:
 
 
 def junit(found: RunComparison, *, strict: bool = False) -> ET.ElementTree[ET.Element]:
-    """A test case for each time, and for each check that changed."""
-    suite = ET.Element("testsuite", name="mha compare", tests=str(len(found.times) + len(found.verification)))
+    """A test case for each time, for each check that changed, and for each exact figure that fails."""
+    figures = (*found.verification, *(each for each in found.figures if each.fails))
+    suite = ET.Element("testsuite", name="mha compare", tests=str(len(found.times) + len(figures)))
     failures = 0
     for each in found.times:
         case = ET.SubElement(
@@ -110,19 +120,19 @@ def junit(found: RunComparison, *, strict: bool = False) -> ET.ElementTree[ET.El
             ET.SubElement(case, "failure", message=text.printable(time_line(each)), type=each.change)
         elif each.change == "unresolved":
             ET.SubElement(case, "skipped", message=text.printable(time_line(each)))
-    failures += sum(_verification_case(suite, each) for each in found.verification)
+    failures += sum(_figure_case(suite, each) for each in figures)
     suite.set("failures", str(failures))
     ET.indent(suite)
     return ET.ElementTree(suite)
 
 
-def _verification_case(suite: ET.Element, each: FigureChange) -> int:
+def _figure_case(suite: ET.Element, each: FigureChange) -> int:
     case = ET.SubElement(
         suite, "testcase", classname=text.printable(each.implementation), name=text.printable(each.where)
     )
-    if each.is_worse:
+    if each.fails:
         ET.SubElement(case, "failure", message=text.printable(figure_line(each)), type=each.after)
-    return int(each.is_worse)
+    return int(each.fails)
 
 
 def action_entries(found: RunComparison) -> list[dict[str, Any]]:

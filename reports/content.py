@@ -23,6 +23,7 @@ class Content:
     names: Names
     advice: Advice
     verdicts: Table
+    winners: Table
     crossovers: Table
     measurements: Table
     memory: Table
@@ -45,7 +46,7 @@ class Content:
 
     def sections(self, with_figures: bool) -> Iterator[tuple[str, str]]:
         """Anchor and title of each section that has something to show, in reading order."""
-        for table in (self.verdicts, None, *self.evidence):
+        for table in (self.verdicts, self.winners, None, *self.evidence):
             if table is None:
                 if with_figures:
                     yield "figures", "Figures"
@@ -98,6 +99,7 @@ def compose(run: Run, judgement: Judgement) -> Content:
         names=names,
         advice=replace(advice, faults=(*advice.faults, *semantics_tables.differences(run.semantics, names))),
         verdicts=timing_tables.verdicts(judgement, names, run.info.baseline),
+        winners=timing_tables.winner_map(judgement, names),
         crossovers=crossovers.table(crossovers.crossovers(judgement, run.info.resolution), names),
         measurements=timing_tables.measurements(judgement, names),
         memory=work_tables.memory(judgement, names),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,6 +21,8 @@ MAX_CASES = 25
 """Failing cases shown of one check of one implementation."""
 MAX_FAILURES = 60
 """Kinds of failure shown, a kind being one check of one implementation."""
+FACETS = ("implementation", "dtype", "mask", "pass")
+"""Headings of columns that the page's filter knows."""
 MAX_TEXT = 1500
 """Characters of a cell."""
 
@@ -32,15 +36,25 @@ def render(content: Content, plots: Plots) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    marks = {name: style.mark for name, style in plots.styles.items()}
+    environment.globals.update(
+        facets=FACETS, marks=marks, colours={style.mark: style.colour for style in plots.styles.values()}
+    )
     environment.filters.update(flagged=_flagged, sort_value=_sort_value, plural=text.plural)
     return environment.get_template("report.html.j2").render(
         content=content,
-        figures=[_inline(plot) for plot in plots.drawn],
+        figures=[_Figure(_inline(plot), plot.facets) for plot in plots.drawn],
         figures_left_out=plots.left_out,
         max_rows=MAX_ROWS,
         max_cases=MAX_CASES,
         max_failures=MAX_FAILURES,
     )
+
+
+@dataclass(frozen=True)
+class _Figure:
+    svg: Markup
+    facets: Mapping[str, str]
 
 
 def _inline(plot: Plot) -> Markup:

@@ -7,11 +7,13 @@ Every implementation has one colour and one marker in all figures.
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
@@ -28,6 +30,7 @@ from reports.frames import groups
 from reports.growth import SERIES
 from reports.judgement import Judgement
 from reports.tables import Names
+from reports.titles import PASSES
 
 MAX_FIGURES = 12
 """Series beyond these are left to the tables: nobody scrolls through fifty plots."""
@@ -73,6 +76,8 @@ class Style:
     line: str
     size: float
     """Markers of later ones are smaller, so that equal values leave a rim of the one beneath."""
+    mark: str
+    """Of everything that is drawn for it, so that a page's filter finds it: ``i0`` for the first."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class Plot:
     """What it shows, for those who cannot see it."""
     svg: str
     png: bytes
+    facets: Mapping[str, str] = field(default_factory=dict)
+    """What a page can filter it by: dtype, mask and pass; empty for a figure of many workloads."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,8 @@ class Plots:
     drawn: tuple[Plot, ...]
     left_out: int
     """Figures that were not drawn, being too many."""
+    styles: Mapping[str, Style]
+    """How each implementation is drawn."""
 
 
 def styles(implementations: Iterable[str]) -> dict[str, Style]:
@@ -105,6 +114,7 @@ def styles(implementations: Iterable[str]) -> dict[str, Style]:
             _MARKERS[i % len(_MARKERS)],
             _LINES[i // len(_COLOURS) % len(_LINES)],
             max(3.5, 8.0 - 0.9 * i),
+            f"i{i}",
         )
         for i, name in enumerate(implementations)
     }
@@ -116,11 +126,9 @@ def draw(judgement: Judgement, names: Names, implementations: Iterable[str], res
     draft = _Draft(judgement, names, styles(known), resolution)
     planned = [*draft.series(), *draft.singles()]
     shown = planned if len(planned) <= MAX_FIGURES else planned[:FIGURES_OF_MANY]
-    with mpl.rc_context(_RC), warnings.catch_warnings():
-        # A name in a script that the font lacks: the SVG has it as text, the PNG shows boxes.
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
+    with drawing():
         drawn = tuple(_render(number, sketch) for number, sketch in enumerate(shown, 1))
-    return Plots(drawn, len(planned) - len(shown))
+    return Plots(drawn, len(planned) - len(shown), draft.style)
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,7 @@ class _Sketch:
     rows: pd.DataFrame
     draft: _Draft
     over_lengths: bool
+    facets: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Draft:
@@ -161,6 +170,7 @@ class _Draft:
                     rows=rows,
                     draft=self,
                     over_lengths=True,
+                    facets={"mask": workload.mask, "dtype": workload.dtype, "pass": PASSES[workload.mode]},
                 )
 
     def singles(self) -> Iterator[_Sketch]:
@@ -194,10 +204,33 @@ def _describe(title: str, rows: pd.DataFrame, lengths: Sequence[int]) -> str:
 
 def _render(number: int, sketch: _Sketch) -> Plot:
     figure = _series_figure(sketch) if sketch.over_lengths else _ratios_figure(sketch)
+    slug = f"{number:02d}-{sketch.slug}"
+    return Plot(slug, sketch.title, sketch.description, *saved(figure), facets=sketch.facets)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """How all figures look."""
+    with mpl.rc_context(_RC), warnings.catch_warnings():
+        # A name in a script that the font lacks: the SVG has it as text, the PNG shows boxes.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
+        yield
+
+
+def saved(figure: Figure) -> tuple[str, bytes]:
+    """A figure as SVG and as PNG."""
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})
     figure.savefig(png, format="png", dpi=110)
-    return Plot(f"{number:02d}-{sketch.slug}", sketch.title, sketch.description, svg.getvalue(), png.getvalue())
+    numbers = itertools.count()
+    unique = re.sub(r'(?<= id=")i\d+(?=")', lambda mark: f"{mark[0]}-{next(numbers)}", svg.getvalue())
+    return unique, png.getvalue()
+
+
+def marked(artists: Iterable[Any], style: Style) -> None:
+    """Give artists of one implementation an id that says so; `saved` makes it unique."""
+    for artist in artists:
+        artist.set_gid(style.mark)
 
 
 def _series_figure(sketch: _Sketch) -> Figure:
@@ -220,8 +253,9 @@ def _latency_panel(axes: Axes, sketch: _Sketch) -> None:
     for name, rows in _by_implementation(timed):
         median = rows["median_s"] * 1e3
         spread = [median - rows["q1_s"] * 1e3, rows["q3_s"] * 1e3 - median]
-        axes.errorbar(rows["seq_len"], median, yerr=spread, **_look(sketch.draft.style[name]))
-    _logarithmic(axes, timed["median_s"] * 1e3)
+        style = sketch.draft.style[name]
+        marked(axes.errorbar(rows["seq_len"], median, yerr=spread, **look(style)).get_children(), style)
+    logarithmic(axes, timed["median_s"] * 1e3)
     _guides(axes, timed["seq_len"], timed["median_s"] * 1e3)
     axes.set_title("latency in ms (median, quartiles)", loc="left")
 
@@ -229,8 +263,9 @@ def _latency_panel(axes: Axes, sketch: _Sketch) -> None:
 def _memory_panel(axes: Axes, sketch: _Sketch) -> None:
     known = sketch.rows[sketch.rows["peak_bytes"] > 0]
     for name, rows in _by_implementation(known):
-        axes.plot(rows["seq_len"], rows["peak_bytes"] / text.MEBIBYTE, **_look(sketch.draft.style[name]))
-    _logarithmic(axes, known["peak_bytes"] / text.MEBIBYTE)
+        style = sketch.draft.style[name]
+        marked(axes.plot(rows["seq_len"], rows["peak_bytes"] / text.MEBIBYTE, **look(style)), style)
+    logarithmic(axes, known["peak_bytes"] / text.MEBIBYTE)
     _guides(axes, known["seq_len"], known["peak_bytes"] / text.MEBIBYTE)
     axes.set_title("peak memory in MiB", loc="left")
 
@@ -244,7 +279,7 @@ def _ratio_panel(axes: Axes, sketch: _Sketch) -> None:
         # Beside each other, or intervals of different implementations would hide one another.
         shifted = rows.assign(at=rows["seq_len"] * 1.025 ** (place - (len(present) - 1) / 2))
         _ratio_marks(axes, shifted, "at", "ratio", sketch.draft.style[name])
-    _logarithmic(axes, held["ratio"])
+    logarithmic(axes, held["ratio"])
     references = text.listed(dict.fromkeys(held["reference"]))
     axes.set_title(text.printable(f"time relative to {references}, below 1 is faster"), loc="left")
 
@@ -267,7 +302,7 @@ def _ratios_figure(sketch: _Sketch) -> Figure:
     axes.set_yticks(range(len(keys)), labels)
     axes.set_ylim(len(keys) - 0.5, -0.5)
     axes.set_xscale("log")
-    _log_ticks(axes.xaxis, sketch.rows["ratio"])
+    log_ticks(axes.xaxis, sketch.rows["ratio"])
     _legend(figure, sketch)
     return figure
 
@@ -275,14 +310,15 @@ def _ratios_figure(sketch: _Sketch) -> Figure:
 def _ratio_marks(axes: Axes, rows: pd.DataFrame, x: str, y: str, style: Style) -> None:
     """Ratios with their intervals; hollow where unresolved, without a bar where there is no interval."""
     if y == "ratio":  # rows of workloads have no order that a line could follow
-        axes.plot(rows[x], rows[y], color=style.colour, linestyle=style.line, linewidth=0.7, alpha=0.5)
+        marked(axes.plot(rows[x], rows[y], color=style.colour, linestyle=style.line, linewidth=0.7, alpha=0.5), style)
     finite = rows["low"].gt(0) & np.isfinite(rows["high"])
     spread = [(rows["ratio"] - rows["low"]).where(finite, 0), (rows["high"] - rows["ratio"]).where(finite, 0)]
     bars: dict[str, Any] = {"xerr" if x == "ratio" else "yerr": spread}
-    axes.errorbar(rows[x], rows[y], **bars, fmt="none", ecolor=style.colour, elinewidth=1.2, capsize=2)
+    drawn = axes.errorbar(rows[x], rows[y], **bars, fmt="none", ecolor=style.colour, elinewidth=1.2, capsize=2)
+    marked(drawn.get_children(), style)
     for resolved, face in ((True, style.colour), (False, "white")):
         some = rows[rows["verdict"].ne("unresolved") == resolved]
-        axes.plot(
+        points = axes.plot(
             some[x],
             some[y],
             linestyle="none",
@@ -291,6 +327,7 @@ def _ratio_marks(axes: Axes, rows: pd.DataFrame, x: str, y: str, style: Style) -
             markerfacecolor=face,
             markeredgecolor=style.colour,
         )
+        marked(points, style)
 
 
 def _by_implementation(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -298,7 +335,8 @@ def _by_implementation(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]
         yield name, group.sort_values("seq_len")
 
 
-def _look(style: Style) -> dict[str, Any]:
+def look(style: Style) -> dict[str, Any]:
+    """A line with markers, as matplotlib's arguments."""
     return {
         "color": style.colour,
         "marker": style.marker,
@@ -317,13 +355,14 @@ def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:
     axes.set_xlabel("S")
 
 
-def _logarithmic(axes: Axes, values: pd.Series[float]) -> None:
+def logarithmic(axes: Axes, values: pd.Series[float]) -> None:
+    """A logarithmic upright axis, labelled for these values."""
     axes.set_yscale("log")
     if len(values):
-        _log_ticks(axes.yaxis, values)
+        log_ticks(axes.yaxis, values)
 
 
-def _log_ticks(axis: Any, values: pd.Series[float]) -> None:  # noqa: ANN401 - either kind of axis
+def log_ticks(axis: Any, values: pd.Series[float]) -> None:  # noqa: ANN401 - either kind of axis
     """Few ticks, as plain numbers: 1, 2, 5, 10 over a wide range, evenly spaced ones over a narrow range."""
     wide = values.max() / values.min() > 8
     axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12) if wide else MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -357,9 +396,13 @@ def _guides(axes: Axes, lengths: pd.Series[int], values: pd.Series[float]) -> No
 
 def _legend(figure: Figure, sketch: _Sketch) -> None:
     present = set(sketch.rows["implementation"])
-    shown = {name: style for name, style in sketch.draft.style.items() if name in present}
-    handles = [Line2D([], [], **_look(style)) for style in shown.values()]
-    labels = [text.clip(text.printable(sketch.draft.names.text(name)), 40) for name in shown]
+    legend(figure, {name: style for name, style in sketch.draft.style.items() if name in present}, sketch.draft.names)
+
+
+def legend(figure: Figure, shown: Mapping[str, Style], names: Names) -> None:
+    """Who is who, beneath the title."""
+    handles = [Line2D([], [], **look(style)) for style in shown.values()]
+    labels = [text.clip(text.printable(names.text(name)), 40) for name in shown]
     figure.legend(
         handles,
         [str(number) for number in range(len(labels))],

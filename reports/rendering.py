@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.errors import UserError
-from reports import Rendered, exports, html, markdown, plots
+from reports import Rendered, exports, html, markdown, overview_plots, plots
 from reports.advice import verdict_lines
 from reports.content import compose
 from reports.frames import Run, read
@@ -22,6 +22,7 @@ def render_all(folder: Path, out: Path) -> Rendered:
     judgement = judge(run)
     content = compose(run, judgement)
     drawn = plots.draw(judgement, content.names, [i.name for i in run.info.implementations], run.info.resolution)
+    drawn = overview_plots.added(drawn, judgement.measurements, content.names, run.info.roofs)
     try:
         out.mkdir(parents=True, exist_ok=True)
         pages = _write_pages(out, {HTML_FILE: html.render(content, drawn), MARKDOWN_FILE: markdown.render(content)})

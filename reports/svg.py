@@ -34,7 +34,10 @@ def inline(svg: str, slug: str, title: str, description: str) -> str:
 
 
 def _prefix_ids(element: ET.Element, prefix: str) -> None:
-    for key, value in element.attrib.items():
+    mark = re.fullmatch(r"(i\d+)-\d+", element.get("id", ""))
+    if mark:  # what is drawn for one implementation (`plots.marked`), so that a page can hide it
+        element.set("class", mark[1])
+    for key, value in list(element.attrib.items()):
         if key == "id":
             element.set(key, prefix + value)
         elif key == f"{{{XLINK}}}href":

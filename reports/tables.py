@@ -29,6 +29,8 @@ class Cell:
     """Whether it is something to copy into a terminal or compare letter by letter."""
     detail: str = ""
     """A second, quieter line."""
+    swatch: str = ""
+    """Implementation whose colour stands before the text."""
 
 
 MAX_ROWS = 1000

@@ -62,6 +62,54 @@ def verdicts(judgement: Judgement, names: Names, baseline: str) -> Table:
     )
 
 
+def winner_map(judgement: Judgement, names: Names) -> Table:
+    """Who wins at which length: a row for all that is equal but for S, a column for each S."""
+    axes = [axis for axis in judgement.titles.columns if axis.field != "seq_len"]
+    lengths = sorted({verdict.workload.seq_len for verdict in judgement.verdicts})
+    rows: dict[tuple[object, ...], dict[int, Verdict]] = {}
+    for verdict in judgement.verdicts:
+        alike = tuple(getattr(verdict.workload, axis.field) for axis in axes)
+        rows.setdefault(alike, {})[verdict.workload.seq_len] = verdict
+    several = len(lengths) > 1
+    first = () if axes else (Column("workloads"),)
+    return Table(
+        slug="winners",
+        title="Who wins where",
+        columns=(
+            *first,
+            *(Column(axis.heading, number=axis.number) for axis in axes),
+            *(Column(f"S {length}") for length in lengths),
+        ),
+        rows=[
+            (
+                *(() if axes else (Cell("all"),)),
+                *(Cell(str(value), sort=value) for value in alike),  # type: ignore[arg-type]  # an axis' value
+                *(_winner_cell(found.get(length), names) for length in lengths),
+            )
+            for alike, found in rows.items()
+            if several
+        ],
+        note="The fastest, and in smaller type who was shown to be as fast, up to what counts as a tie, and how far "
+        "behind the next one is. A question mark: not told apart, which does not mean equal.",
+        full="results.csv",
+    )
+
+
+def _winner_cell(verdict: Verdict | None, names: Names) -> Cell:
+    if verdict is None:
+        return EMPTY
+    if not verdict.standings:
+        return Cell("no time", tone="quiet")
+    leader = verdict.standings[0]
+    tied = [name for name in verdict.tied if name != leader.name]
+    level = f"tied with {text.listed(map(names.text, tied))}" if tied else ""
+    behind = next((standing for standing in verdict.standings if standing.group > 1), None)
+    factor = f"{text.significant(behind.median_s / leader.median_s)}x to {behind.name}" if behind else ""
+    doubt = f"or {text.listed(verdict.unresolved)}?" if verdict.unresolved else ""
+    detail = "; ".join(filter(None, (level, doubt, factor)))
+    return Cell(names.text(leader.name), sort=leader.name, detail=detail, swatch=leader.name)
+
+
 def _verdict_note(judgement: Judgement, baseline: str) -> str:
     common = judgement.titles.common()
     note = f"All workloads: {common}. " if common else ""

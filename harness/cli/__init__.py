@@ -1,4 +1,4 @@
-"""The command line: `mha list | explain | verify | bench | choose | compare | report | noise | selftest`.
+"""The command line: `mha list | explain | verify | bench | choose | compare | history | report | noise | selftest`.
 
 Commands are loaded when they are called: `mha --help` imports neither torch nor pandas nor matplotlib. Exit codes:
 0 good, 1 a verification failure, 2 a usage or environment error, said in one line on standard error.
@@ -23,7 +23,8 @@ COMMANDS = {
     "verify": "Run the shared checks: is it right?",
     "bench": "Verify, time and measure memory, and write the report: which one to use here?",
     "choose": "Which implementation for exactly this workload, and why not the others.",
-    "compare": "What changed between the runs BASE and HEAD: checks, figures, errors, times.",
+    "compare": "What changed between two runs, or two versions of a file: checks, figures, errors, times.",
+    "history": "How times developed over many runs, and where they made a step.",
     "report": "Render the report of a run again.",
     "noise": "How fine a difference this machine can see right now.",
     "selftest": "Run the shared checks on wrong implementations: does the verifier catch them?",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.bench import Bench
+    from harness.registry import Plugin
 
 NEWEST = "newest"
 LEAST_SHARE = 0.005
@@ -50,7 +51,7 @@ LEAST_SHARE = 0.005
 )
 def command(
     names: tuple[str, ...],
-    plugins: tuple[Path, ...],
+    plugins: tuple[Plugin, ...],
     preset_name: str,
     baseline: str,
     resolution: float,

@@ -14,48 +14,17 @@ import click
 from harness.cli.console import console, output_option, plugin_option, write_json
 from harness.cli.options import Percent, Size, seed_option
 from harness.cli.run_steps import carry_out, print_faults
+from harness.cli.workload_options import preset_from, workload_options
 
 if TYPE_CHECKING:
-    from harness.measurement.presets import Preset
+    from harness.registry import Plugin
     from reports.choice import Candidate, Choice
-
-_SHAPE = ("batch_size", "seq_len", "d_model", "num_heads")
-MASKS = ("none", "causal", "causal_mask", "padding", "padding_causal", "per_head", "dense")
-"""As `implementations.spec` has them, which imports torch."""
 
 
 @click.command("choose")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @plugin_option
-@click.option("--like", metavar="MODEL", help="Take what is not given from a known model, such as gpt2 or bert-base.")
-@click.option("--batch-size", type=click.IntRange(1))
-@click.option("--seq-len", type=click.IntRange(1))
-@click.option("--d-model", type=click.IntRange(1))
-@click.option("--num-heads", type=click.IntRange(1))
-@click.option("--mask", type=click.Choice(MASKS), help="Without --like: none.")
-@click.option(
-    "--padded-share",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Of keys, for padding masks (0.25).",
-)
-@click.option(
-    "--dtype", type=click.Choice(["float64", "float32", "bfloat16", "float16"]), help="Without --like: float32."
-)
-@click.option(
-    "--pass",
-    "mode",
-    type=click.Choice(["inference", "forward", "training"]),
-    help="forward keeps what a backward would need. Without --like: inference.",
-)
-@click.option(
-    "--scope",
-    type=click.Choice(["module", "attention"]),
-    default="module",
-    show_default=True,
-    help="The whole module, or attention functions alone.",
-)
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--threads", type=click.IntRange(1), help="Of torch; as many as there are cores by default.")
+@workload_options
 @click.option("--memory-limit", type=Size(), help="What a call may allocate at its peak, such as 2GiB.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Of timed rounds.")
 @click.option("--resolution", type=Percent(), default="2%", show_default=True, help="Differences below this are a tie.")
@@ -64,7 +33,7 @@ MASKS = ("none", "causal", "causal_mask", "padding", "padding_causal", "per_head
 @output_option("--json", "json_file", "Write the choice to this file, - for stdout.", dash=True)
 def command(
     names: tuple[str, ...],
-    plugins: tuple[Path, ...],
+    plugins: tuple[Plugin, ...],
     seconds: float,
     resolution: float,
     memory_limit: int | None,
@@ -82,12 +51,11 @@ def command(
     from harness.runs import locked, new_run_folder
     from reports.choice import choose
 
-    preset = _preset(workload, seconds)
     request = bench.Request(
         names=names,
         plugins=plugins,
         preset_name="choose",
-        preset=preset,
+        preset=preset_from(workload, seconds),
         baseline=names[0] if names and "sdpa" not in names else "sdpa",
         resolution=resolution,
         max_rounds=None,
@@ -107,33 +75,7 @@ def command(
     return 1 if faulty or not choice.recommended else 0
 
 
-def _preset(workload: dict[str, Any], seconds: float) -> Preset:
-    """The workload that is asked for, a model's where nothing is given.
-
-    Raises:
-        UsageError: neither a model nor all of the shape is given.
-        UserError: a value that does not fit, or no such model.
-    """
-    from harness.measurement.presets import model_shape, preset_of
-
-    like = workload.pop("like")
-    given = {name: value for name, value in workload.items() if value is not None}
-    missing = [f"--{name.replace('_', '-')}" for name in _SHAPE if name not in given]
-    if like is None and missing:
-        raise click.UsageError(f"give {', '.join(missing)}, or a model by --like")
-    sweep: dict[str, Any] = {"label": "chosen", "source": "command line", "mask": "none", "dtype": "float32"}
-    sweep |= {"mode": "inference", "threads": "all"}
-    if like is not None:
-        known = model_shape(like)
-        sweep |= {"label": known.label, **{name: getattr(known, name) for name in (*_SHAPE, "mask", "dtype", "mode")}}
-        sweep |= {"padded_share": known.padded_share} if known.padded_share else {}
-    sweep |= given
-    if sweep["mask"].startswith("padding"):
-        sweep.setdefault("padded_share", 0.25)
-    return preset_of(sweep, title="One workload", cell_seconds=seconds, max_rounds=1280)
-
-
-def _print(choice: Choice, plugins: tuple[Path, ...]) -> None:
+def _print(choice: Choice, plugins: tuple[Plugin, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 

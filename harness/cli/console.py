@@ -17,6 +17,8 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.registry import Plugin
+
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 WIDTH_WITHOUT_TERMINAL = 200
@@ -129,14 +131,20 @@ def _refuse_unwritable(file: Path) -> None:
         raise click.BadParameter(f"{file} may not be written")
 
 
+def _plugins(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[Plugin, ...]:
+    from harness.registry import plugin_of
+
+    return tuple(map(plugin_of, given))
+
+
 def plugin_option(command: CommandT) -> CommandT:
     """``--plugin FILE.py``, repeatable."""
     return click.option(
         "--plugin",
         "plugins",
         multiple=True,
-        metavar="FILE.py",
-        type=click.Path(path_type=Path),
+        metavar="[LABEL=]FILE.py",
+        callback=_plugins,
         help="File of your own: a function attend, a module's class, or IMPLEMENTATION = ... (docs/authors.md); may be "
-        "repeated.",
+        "repeated. A LABEL stands behind its names, so that two versions of a file can take part.",
     )(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,7 @@ from harness.cli.console import console, plugin_option, write_json
 
 if TYPE_CHECKING:
     from harness.records import ImplementationInfo
+    from harness.registry import Plugin
 
 
 @click.command("list")
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     help="Device type to say availability for.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each implementation.")
-def command(plugins: tuple[Path, ...], device: str, as_json: bool) -> None:
+def command(plugins: tuple[Plugin, ...], device: str, as_json: bool) -> None:
     """What is registered, what it supports, and whether it can run here."""
     from harness.describe import describe_all
     from harness.plugins import load_with_plugins

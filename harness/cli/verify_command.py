@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.records import CheckRecord
-    from harness.registry import Registered
+    from harness.registry import Plugin, Registered
     from harness.verification.suite import Selection
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -96,7 +96,7 @@ class _Asked:
     """The options as they were given."""
 
     names: tuple[str, ...]
-    plugins: tuple[Path, ...]
+    plugins: tuple[Plugin, ...]
     dtypes: tuple[str, ...]
     checks: tuple[str, ...]
     cases: tuple[str, ...]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -24,7 +23,7 @@ from harness.measurement.state import RuntimeState, refuse_denormals
 from harness.measurement.stopwatch import CpuStopwatch, CudaStopwatch, Stopwatch, clocks_for, sm_clock_mhz
 from harness.measurement.timing import Plan, Timing, measure
 from harness.records import Measurement, MeasurementStatus, Workload
-from harness.registry import load_registry, one_line, select
+from harness.registry import Plugin, load_registry, one_line, select
 from harness.subject import prepare
 from harness.verification.inputs import Inputs, make_inputs
 from implementations.spec import Case, Implementation, MaskKind, Mode
@@ -57,7 +56,7 @@ class CellTask:
     workload: Workload
     names: tuple[str, ...]
     """Implementations to be measured."""
-    plugins: tuple[Path, ...]
+    plugins: tuple[Plugin, ...]
     settings: Settings
 
 

@@ -19,14 +19,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from harness.children import Children, Died, Task
 from harness.measurement import work
 from harness.measurement.cell import CellResult, CellTask, Settings, bar, measure_cell
 from harness.measurement.timing import OVERDRAFT
 from harness.records import Measurement, MeasurementStatus, RunFolder, Workload
-from harness.registry import Registered
+from harness.registry import Plugin, Registered
 from implementations.spec import Implementation
 
 Blocked = Callable[[str, Workload], tuple[str, ...]]
@@ -46,7 +45,7 @@ def run_sweep(
     folder: RunFolder,
     workloads: Sequence[Workload],
     registered: Sequence[Registered],
-    plugins: Sequence[Path],
+    plugins: Sequence[Plugin],
     settings: Settings,
     blocked: Blocked,
     on_progress: OnProgress,
@@ -109,7 +108,7 @@ class _Pace:
 class _Sweep:
     folder: RunFolder
     implementations: Mapping[str, Implementation]
-    plugins: tuple[Path, ...]
+    plugins: tuple[Plugin, ...]
     settings: Settings
     blocked: Blocked
     seconds: float | None = None

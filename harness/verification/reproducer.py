@@ -25,7 +25,7 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.records import CheckRecord
-from harness.registry import Registered
+from harness.registry import Registered, file_of
 from harness.verification import standalone
 from implementations.projections import ProjectedAttention, check_mask
 from implementations.spec import FullyMaskedRow, Implementation
@@ -215,7 +215,7 @@ def _literal(tensor: Tensor) -> str:
 
 def _title(record: CheckRecord, registered: Registered) -> str:
     """What failed, how, and why as far as it is known."""
-    command = record.reproduce + (f" --plugin {registered.plugin}" if registered.plugin else "")
+    command = record.reproduce + registered.plugin_option
     lines = [
         f"{record.implementation}: {record.check} fails on {record.case}.",
         "",
@@ -261,7 +261,7 @@ def _constants(registered: Registered, reproduction: Reproduction) -> str:
 def origin_of(registered: Registered) -> str:
     """What the script imports: the file of a plugin, or the module of an implementation that is installed."""
     if registered.plugin is not None:
-        return str(registered.plugin)
+        return str(file_of(registered.plugin))
     if registered.origin.startswith("entry point "):
         return registered.origin.removeprefix("entry point ").partition(":")[0]
     return f"implementations.{Path(registered.origin).stem}"

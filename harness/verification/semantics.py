@@ -6,6 +6,7 @@ implementation declares is a failure; one that nothing is declared about is only
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -16,7 +17,7 @@ from harness.children import Children, Died, Task, deadline
 from harness.errors import UserError
 from harness.measurement.limits import usable_cores
 from harness.records import RunFolder, SemanticsRecord, SemanticsStatus
-from harness.registry import Registered, load_registry
+from harness.registry import Plugin, Registered, load_registry
 from harness.verification.probe import Finding, Probe, Questioned
 from harness.verification.probes import compilers, masks, transforms
 from implementations.spec import FullyMaskedRow, Implementation
@@ -143,9 +144,8 @@ class _Batch:
 
     def task(self) -> Task[None]:
         """What can be pickled: an implementation holds lambdas, so the child looks it up again."""
-        plugins = (self.registered.plugin,) if self.registered.plugin else ()
         questions = replace(self.questions, names=tuple(probe.name for probe in self.probes))
-        arguments = (self.registered.implementation.name, plugins, questions, self.folder)
+        arguments = (self.registered.implementation.name, self.registered.plugins, questions, self.folder)
         return Task(_put_in_child, arguments, _START_S + sum(probe.timeout_s for probe in self.probes))
 
     def finished(self) -> list[SemanticsRecord]:
@@ -180,7 +180,7 @@ def _batches(
     ]
 
 
-def _put_in_child(name: str, plugins: tuple[Path, ...], questions: Questions, folder: Path) -> None:
+def _put_in_child(name: str, plugins: tuple[Plugin, ...], questions: Questions, folder: Path) -> None:
     """In the child: put the questions one after the other, and append each answer as it is given."""
     import torch
 
@@ -220,7 +220,7 @@ def _record(
         device=device,
         status=_status(finding, declaration.answer),
         duration_s=duration_s,
-        reproduce=f"mha verify {implementation.name} --semantics --check {probe.name}"
+        reproduce=f"mha verify {shlex.quote(implementation.name)} --semantics --check {probe.name}"
         + (f" --device {device}" if device != "cpu" else "")
         + (f" --seed {seed}" if seed else ""),
     )
@@ -236,6 +236,4 @@ def _status(finding: Finding, declared_answer: str) -> SemanticsStatus:
 
 def _with_its_plugin(record: SemanticsRecord, registered: Registered) -> SemanticsRecord:
     """The command that asks again has to name the file that the implementation comes from."""
-    if registered.plugin is None:
-        return record
-    return record.model_copy(update={"reproduce": f"{record.reproduce} --plugin {registered.plugin}"})
+    return record.model_copy(update={"reproduce": record.reproduce + registered.plugin_option})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ def record(
         budget_used=worst.budget_used if worst else None,
         error_over_baseline=seen.error_over_baseline if seen else None,
         duration_s=round(duration_s, 6),
-        reproduce=f"mha verify {implementation.name} --check {check.name} --case {case}"
+        reproduce=f"mha verify {shlex.quote(implementation.name)} --check {check.name} --case {case}"
         + (f" --seed {selection.seed}" if selection.seed else "")
         + (selection.real.arguments if selection.real else ""),
     )

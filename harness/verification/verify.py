@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from harness.children import Children, Died, Task, deadline
 from harness.records import BAD_CHECK_STATUSES, CheckRecord, CheckStatus, RunFolder, Workload
-from harness.registry import Registered, load_registry
+from harness.registry import Plugin, Registered, load_registry
 from harness.verification.examination import explained
 from harness.verification.suite import NOT_BARRING, Item, Selection, plan, record, run_item, trial_of
 
@@ -88,9 +87,7 @@ def _still_to_do(registered: Registered, selection: Selection, skip: Container[t
 
 def _with_its_plugin(record: CheckRecord, registered: Registered) -> CheckRecord:
     """The command that repeats a check has to name the file that the implementation comes from."""
-    if registered.plugin is None:
-        return record
-    return record.model_copy(update={"reproduce": f"{record.reproduce} --plugin {shlex.quote(str(registered.plugin))}"})
+    return record.model_copy(update={"reproduce": record.reproduce + registered.plugin_option})
 
 
 def _workers() -> int:
@@ -114,18 +111,17 @@ def _chunks(
 def _task(chunk: _Chunk, timeout_s: float) -> Task[None]:
     """What can be pickled: an implementation itself holds lambdas, so the child looks it up again."""
     name = chunk.registered.implementation.name
-    plugins = (chunk.registered.plugin,) if chunk.registered.plugin else ()
     keys = tuple(item.key for item in chunk.items)
     return Task(
         _run_chunk,
-        (name, plugins, keys, chunk.selection, chunk.folder, chunk.reproducers, timeout_s),
+        (name, chunk.registered.plugins, keys, chunk.selection, chunk.folder, chunk.reproducers, timeout_s),
         timeout_s=timeout_s * (len(keys) + 1) + _CHUNK_GRACE_S,
     )
 
 
 def _run_chunk(
     name: str,
-    plugins: tuple[Path, ...],
+    plugins: tuple[Plugin, ...],
     keys: tuple[tuple[str, str], ...],
     selection: Selection,
     folder: Path,

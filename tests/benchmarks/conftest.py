@@ -26,10 +26,9 @@ RESOLUTION = 0.02
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What is measured: a preset, and a user's own files beside what is registered."""
+    """What is measured; a user's own files come by ``--mha-plugin``, an option of the installed pytest plugin."""
     group = parser.getgroup("multi-head attention")
     group.addoption("--mha-preset", default="quick", help="Preset, or a TOML file; quick by default.")
-    group.addoption("--mha-plugin", action="append", default=[], help="File with an implementation; may be repeated.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         preset = load_preset(config.getoption("--mha-preset", default="quick"))
-        plugins = tuple(Path(path).resolve() for path in config.getoption("--mha-plugin", default=[]))
+        plugins = tuple(Path(path).resolve() for path in config.getoption("mha_plugin"))
         names = tuple(load_with_plugins(plugins))
     except UserError as error:
         raise pytest.UsageError(str(error)) from None

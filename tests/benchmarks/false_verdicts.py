@@ -53,7 +53,7 @@ def mann_whitney(one: Call, other: Call, seconds: float, _threads: int, _seed: i
 
 def pytest_benchmark(one: Call, other: Call, seconds: float, _threads: int, _seed: int) -> str:
     """A fixed threshold on medians taken one after the other."""
-    first, second = ({"median": _by_its_fixture(call, seconds / 2)} for call in (one, other))
+    first, second = ({"median": by_its_fixture(call, seconds / 2)} for call in (one, other))
     return "different" if parse_compare_fail("median:5%").fails(second, first) else "not different"
 
 
@@ -81,7 +81,7 @@ def _sampled(call: Call, seconds: float) -> list[float]:
     return samples
 
 
-def _by_its_fixture(call: Call, seconds: float) -> float:
+def by_its_fixture(call: Call, seconds: float) -> float:
     """The median that pytest-benchmark's fixture finds with its default options, in so many seconds."""
     silent = SimpleNamespace(debug=lambda *_, **__: None)
     fixture = BenchmarkFixture(

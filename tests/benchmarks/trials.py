@@ -10,6 +10,8 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -26,9 +28,10 @@ from harness.verification.inputs import make_inputs
 
 MAX_ROUNDS = 1280
 Call = Callable[[], object]
+Scope = Literal["module", "attention"]
 
 
-def workload(threads: int, seq_len: int = 128, d_model: int = 512) -> Workload:
+def workload(threads: int, seq_len: int = 128, d_model: int = 512, scope: Scope = "module") -> Workload:
     """Causal inference in float32; at the default size a call takes a few milliseconds."""
     return Workload(
         label="noise",
@@ -39,6 +42,7 @@ def workload(threads: int, seq_len: int = 128, d_model: int = 512) -> Workload:
         dtype="float32",
         mask="causal",
         mode="inference",
+        scope=scope,
         threads=threads,
     )
 
@@ -48,6 +52,17 @@ def attention(given: Workload) -> Call:
     torch.set_num_threads(given.threads)
     inputs = make_inputs(case_of(given))
     call = timed_call(prepare(load_registry()["sdpa"].implementation, inputs.case, inputs.weights), inputs, given)
+    call()
+    return call
+
+
+def attention_of(file: Path, given: Workload) -> Call:
+    """The same of a plugin's one implementation, the only one in its file."""
+    torch.set_num_threads(given.threads)
+    inputs = make_inputs(case_of(given))
+    call = timed_call(
+        prepare(load_registry([file])[file.stem].implementation, inputs.case, inputs.weights), inputs, given
+    )
     call()
     return call
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import run
-from harness.cli.choose_command import MASKS
+from harness.cli.workload_options import MASKS
 from harness.records import RunFolder
 from implementations.spec import ALL_MASK_KINDS
 

@@ -65,7 +65,14 @@ def test_two_runs_of_the_same_code_compare_and_every_file_is_written(two_runs, t
     ("arguments", "words"),
     [
         (("nowhere", "nowhere"), "nowhere is not a run folder"),
-        (("nowhere",), "Missing argument 'HEAD'"),
+        (("nowhere",), "give two runs, BASE and HEAD, or two files by --old and --new"),
+        (("--old", "a.py"), "--old and --new go together"),
+        (("a", "b", "--old", "a.py", "--new", "b.py"), "give two runs, or --old and --new: not both"),
+        (("a", "b", "--like", "gpt2"), "--like says what to measure, and runs are measured already"),
+        (("a", "b", "--pass", "training"), "--pass says what to measure"),
+        (("--old", "a.py", "--new", "b.py"), "plugin a.py: no such file"),
+        (("--old", "a.py", "--new", "b.py", "--processes", "2"), "2 is not in the range x>=3"),
+        (("--old", "a.py", "--new", "b.py", "--preset", "quick", "--like", "gpt2"), "not both"),
         (("a", "b", "--threshold", "fast"), "'fast' is not a share such as 2% or 0.02"),
     ],
 )

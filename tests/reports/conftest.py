@@ -286,6 +286,13 @@ def rendered_run(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory):
+    """A run of two implementations on one workload: for tests that copy it."""
+    small = Sketch(implementations=("sdpa", "einsum"), lengths=(128,), rounds=9)
+    return build(tmp_path_factory.mktemp("small") / "run", small)
+
+
 @pytest.fixture
 def sketch():
     """A small run: one series of three lengths."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.errors import UserError
 from reports.choice import choose
 
 FAR = {"document": 1.0, "einsum": 0.7, "sdpa": 0.3, "torch_mha": 0.5, "torch_mha_weights": 0.6}
@@ -77,5 +78,5 @@ def test_the_code_makes_the_recommended_module(chosen):
 
 
 def test_a_run_of_several_workloads_is_no_choice(make_run):
-    with pytest.raises(ValueError, match="a choice is about one workload"):
+    with pytest.raises(UserError, match="a choice is about one workload"):
         choose(make_run(lengths=(128, 512)))

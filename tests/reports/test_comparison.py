@@ -106,7 +106,18 @@ def test_exact_figures_are_compared_to_the_byte(runs):
     found = compare_runs(base, head, 0.02)
     whats = {(each.implementation, each.what, each.after) for each in found.figures}
     assert whats == {("einsum", "peak memory", "10.0 MiB"), ("document", "kernels", "aten::other")}
-    assert found.regressions() == ()
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(1.5, True), (1.01, False), (0.5, False)])
+def test_a_peak_that_grew_beyond_the_threshold_fails_and_a_smaller_one_does_not(runs, factor, fails):
+    base, head = runs()
+    before = next(each for each in RunFolder(base).measurements() if each.implementation == "einsum")
+    changed(head, "peak_bytes", round(factor * before.peak_bytes))
+    found = compare_runs(base, head, 0.02)
+    assert [each.what for each in found.figures] == ["peak memory"]
+    assert bool(found.regressions()) is fails
+    assert ("1 figure worse" in output.verdict(found)) is fails
+    assert output.junit(found).getroot().get("failures") == str(int(fails))
 
 
 def test_an_error_that_grew_is_told(runs):
@@ -131,7 +142,7 @@ def test_a_check_that_fails_now_is_a_regression(runs):
     path.write_text("\n".join(lines) + "\n")
     found = compare_runs(base, head, 0.02)
     (line,) = found.regressions()
-    assert line.startswith(f"sdpa, {first.check} on {first.case}: check was passed, is failed")
+    assert line.startswith(f"sdpa, {first.check} on {first.case}: check passed before, failed now")
     assert "1 check failed that did not before" in output.verdict(found)
 
 

@@ -35,7 +35,7 @@ class Options:
 
     def command(self, name: str) -> str:
         """What searches again, with what was found before first."""
-        words = [f"mha verify {name} --fuzz {self.seconds:g} --seed {self.seed}"]
+        words = [f"mha verify {shlex.quote(name)} --fuzz {self.seconds:g} --seed {self.seed}"]
         words += [f"--dtype {dtype}" for dtype in self.dtypes if self.dtypes != ALL_DTYPES]
         words += [f"--device {self.device}"] if self.device != "cpu" else []
         return " ".join(words)
@@ -111,10 +111,5 @@ def summary(registered: Registered, options: Options, status: CheckStatus, reaso
         device=options.device,
         status=status,
         reasons=(reason,),
-        reproduce=with_its_plugin(options.command(registered.implementation.name), registered),
+        reproduce=options.command(registered.implementation.name) + registered.plugin_option,
     )
-
-
-def with_its_plugin(command: str, registered: Registered) -> str:
-    """A command that also names the file that the implementation comes from."""
-    return command if registered.plugin is None else f"{command} --plugin {shlex.quote(str(registered.plugin))}"

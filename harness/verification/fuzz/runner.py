@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.children import Children, Died, Task
 from harness.records import CheckRecord
-from harness.registry import Registered
+from harness.registry import Plugin, Registered
 from harness.verification.fuzz.cases import FuzzCase
 from harness.verification.fuzz.trial import Outcome, explain_case, run_case
 
@@ -68,9 +68,9 @@ class Runner:
         return record if isinstance(result, Died) else result
 
     @property
-    def _address(self) -> tuple[str, tuple[Path, ...]]:
+    def _address(self) -> tuple[str, tuple[Plugin, ...]]:
         """What a child needs to find the implementation, which holds functions that cannot be pickled."""
-        return self.registered.implementation.name, (self.registered.plugin,) if self.registered.plugin else ()
+        return self.registered.implementation.name, self.registered.plugins
 
     def _run(self, case: FuzzCase, children: Children, timeout_s: float) -> Outcome:
         result = children.run(Task(run_case, (*self._address, case, timeout_s), timeout_s + GRACE_S))

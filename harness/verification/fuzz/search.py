@@ -24,7 +24,7 @@ from harness.children import Children
 from harness.records import CheckRecord, CheckStatus
 from harness.registry import Registered
 from harness.verification.fuzz.cases import FuzzCase
-from harness.verification.fuzz.results import BY_CHANCE, Options, Report, counted, finding, summary, with_its_plugin
+from harness.verification.fuzz.results import BY_CHANCE, Options, Report, counted, finding, summary
 from harness.verification.fuzz.runner import HANG, Runner
 from harness.verification.fuzz.strategies import Space, cases
 from harness.verification.fuzz.trial import Outcome
@@ -195,7 +195,7 @@ class _Search:
             self.closed.add(failure.outcome.kind)
             record = self._confirmed(failure)
             if record is not None:
-                command = with_its_plugin(record.reproduce, self.runner.registered)
+                command = record.reproduce + self.runner.registered.plugin_option
                 yield record.model_copy(update={"reproduce": command})
 
     def _confirmed(self, failure: _FailureError) -> CheckRecord | None:

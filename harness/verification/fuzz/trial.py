@@ -12,7 +12,7 @@ import torch
 
 from harness.children import deadline
 from harness.records import CheckRecord
-from harness.registry import Registered, load_registry, one_line
+from harness.registry import Plugin, Registered, load_registry, one_line
 from harness.subject import Answer
 from harness.verification.check import CheckFailedError, Evidence, Trial, evidence
 from harness.verification.examination import explained
@@ -51,7 +51,7 @@ class Outcome:
         return self.status in ("failed", "crashed", "timeout")
 
 
-def run_case(name: str, plugins: tuple[Path, ...], case: FuzzCase, timeout_s: float) -> Outcome:
+def run_case(name: str, plugins: tuple[Plugin, ...], case: FuzzCase, timeout_s: float) -> Outcome:
     """In the child: call an implementation on a case and hold what it gives against the oracle.
 
     Args:
@@ -77,7 +77,7 @@ def run_case(name: str, plugins: tuple[Path, ...], case: FuzzCase, timeout_s: fl
 
 
 def explain_case(
-    name: str, plugins: tuple[Path, ...], case: FuzzCase, record: CheckRecord, folder: Path
+    name: str, plugins: tuple[Plugin, ...], case: FuzzCase, record: CheckRecord, folder: Path
 ) -> CheckRecord:
     """In a child: the record of a failure with its likely cause, and a script in `folder` that shows it."""
     torch.set_num_threads(1)
@@ -91,7 +91,7 @@ def check_fuzz(trial: Trial) -> Evidence:
 
 
 @cache
-def _registered(name: str, plugins: tuple[Path, ...]) -> Registered:
+def _registered(name: str, plugins: tuple[Plugin, ...]) -> Registered:
     return load_registry(plugins)[name]
 
 
