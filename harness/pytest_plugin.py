@@ -39,12 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The files are collected beside whatever else is."""
-    if config.getoption("benchmark_only", default=False):
-        return  # nothing but benchmarks is to run
-    for path in map(str, _files(config)):
-        if path not in config.args:  # a worker of pytest-xdist is given them by its controller
-            config.args.append(path)
+    """A file that is not there is said before anything is collected."""
+    for file in _files(config):
+        if not file.is_file():
+            raise pytest.UsageError(f"--mha-plugin {file}: no such file")
 
 
 def _files(config: pytest.Config) -> list[Path]:
@@ -53,24 +51,48 @@ def _files(config: pytest.Config) -> list[Path]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Such a file holds implementations, not tests."""
+    """Where such a file is an argument, too: it holds implementations, not tests."""
     if module_path in _files(parent.config):
         return ImplementationFile.from_parent(parent, path=module_path)
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the checks behind the project's own tests, before ``-k`` and the like select from all of them.
+
+    They are no arguments of pytest's: it drops one that lies within another, such as a file of the folder it runs in.
+    """
+    if config.getoption("benchmark_only", default=False):
+        return  # nothing but benchmarks is to run
+    selected = {item.path for item in items if isinstance(item, CheckItem)}
+    for file in _files(config):
+        if file not in selected:
+            node: ImplementationFile = ImplementationFile.from_parent(session, path=file)
+            items.extend(node.checks())
+
+
 class ImplementationFile(pytest.File):
     """A file with implementations."""
 
-    def collect(self) -> Iterator[pytest.Collector]:
-        """A node for each of them."""
+    def checks(self) -> Iterator[pytest.Item]:
+        """The items of all nodes."""
+        for node in self.collect():
+            yield from node.collect()
+
+    def collect(self) -> Iterator[ImplementationNode]:
+        """A node for each of them.
+
+        Raises:
+            UsageError: the file cannot be imported, or does not fit.
+        """
         from harness.errors import UserError
         from harness.plugins import load_with_plugins
 
         try:
             registry = load_with_plugins([self.path])
         except UserError as error:
-            raise self.CollectError(str(error)) from None
+            raise pytest.UsageError(str(error)) from None
         for name, registered in registry.items():
             if registered.plugin is not None:
                 yield ImplementationNode.from_parent(self, name=name, registered=registered)

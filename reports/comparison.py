@@ -86,7 +86,8 @@ class RunComparison:
         Slower or larger beyond the threshold, no time where there was one, or wrong where it was right.
         """
         slower = [each for each in self.times if each.change == "regressed" or (strict and each.change == "unresolved")]
-        return (*map(time_line, slower), *map(figure_line, self.failing_figures))
+        nothing = ("no time could be compared",) if strict and not self.times else ()
+        return (*nothing, *map(time_line, slower), *map(figure_line, self.failing_figures))
 
     @property
     def failing_figures(self) -> tuple[FigureChange, ...]:

@@ -36,6 +36,7 @@ class Content:
     semantics: Table
     unsupported: Table
     growth: Table
+    noise: Table
     implementations: Table
     environment: Table
 
@@ -68,6 +69,7 @@ class Content:
             self.semantics,
             self.unsupported,
             self.growth,
+            self.noise,
             self.implementations,
             self.environment,
         )
@@ -111,6 +113,7 @@ def compose(run: Run, judgement: Judgement) -> Content:
         semantics=semantics_tables.semantics(run.semantics, names),
         unsupported=verification_tables.unsupported(run.checks, names),
         growth=context_tables.memory_growth(run, names),
+        noise=context_tables.noise(run.info),
         implementations=context_tables.implementations(run.info, names),
         environment=context_tables.environment(run),
     )

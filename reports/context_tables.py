@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.records import ImplementationInfo, RunInfo
+from harness.records import ImplementationInfo, NoiseTrial, RunInfo
 from reports import growth, text
 from reports.frames import Run
 from reports.tables import HAZARD_MEANING, Cell, Column, Names, Table, Tone
@@ -92,6 +92,42 @@ def _growth_row(fit: growth.Fit, names: Names) -> tuple[Cell, ...]:
         Cell(f"{fit.exponent:.2f}", sort=fit.exponent, detail=f"{low:.2f} to {high:.2f}"),
         Cell(fit.growth if fit.declared else "nothing declared", tone=_GROWTH_TONES[fit.growth]),
         Cell(evidence),
+    )
+
+
+def noise(info: RunInfo) -> Table:
+    """The trials that the run began with, in which one implementation was timed against itself."""
+    seen = info.noise
+    trials = seen.trials if seen is not None else ()
+    return Table(
+        slug="noise",
+        title="What this machine could tell",
+        columns=(
+            Column("trial", number=True),
+            Column("verdict on equals"),
+            Column("interval of the ratio", number=True),
+            Column("resolves", number=True),
+            Column("rounds", number=True),
+            Column("seconds", number=True),
+        ),
+        rows=[_noise_row(number, trial) for number, trial in enumerate(trials, start=1)],
+        note="Before the run one implementation was timed against itself as different ones are. Anything but tied and "
+        "unresolved is false; half of an interval's width is the difference that such a trial can tell."
+        + (f" {text.noise_sentence(seen)}" if seen is not None else ""),
+    )
+
+
+def _noise_row(number: int, trial: NoiseTrial) -> tuple[Cell, ...]:
+    tone: Tone = "good" if trial.verdict == "tied" else "warn" if trial.verdict == "unresolved" else "bad"
+    width = trial.resolves
+    interval = f"{trial.low:.3f} to {trial.high:.3f}" if math.isfinite(width) else "none"
+    return (
+        Cell(str(number), sort=number),
+        Cell(trial.verdict, tone=tone),
+        Cell(interval, sort=width),
+        Cell(f"{width:.1%}" if math.isfinite(width) else "nothing", sort=width),
+        Cell(str(trial.rounds), sort=trial.rounds),
+        Cell(f"{trial.timed_s:.1f}", sort=trial.timed_s),
     )
 
 

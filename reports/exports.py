@@ -227,7 +227,7 @@ def benchmark_action_json(judgement: Judgement, path: Path) -> None:
     entries: list[dict[str, Any]] = []
     for row in judgement.measurements.itertuples(index=False):
         entries.extend(_action_entries(row))
-    path.write_text(json.dumps(entries, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(entries, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _action_entries(row: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a pandas row

@@ -30,7 +30,6 @@ from reports.frames import groups
 from reports.growth import SERIES
 from reports.judgement import Judgement
 from reports.tables import Names
-from reports.titles import PASSES
 
 MAX_FIGURES = 12
 """Series beyond these are left to the tables: nobody scrolls through fifty plots."""
@@ -170,7 +169,7 @@ class _Draft:
                     rows=rows,
                     draft=self,
                     over_lengths=True,
-                    facets={"mask": workload.mask, "dtype": workload.dtype, "pass": PASSES[workload.mode]},
+                    facets={"mask": workload.mask, "dtype": workload.dtype, "pass": workload.mode},
                 )
 
     def singles(self) -> Iterator[_Sketch]:

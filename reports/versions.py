@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from harness import statistics
+from harness.errors import UserError
 from harness.records import RunInfo
 from harness.statistics import Comparison
 from reports.comparison import (
@@ -49,7 +51,8 @@ def compare_versions(folders: Sequence[Path], pairs: Sequence[Names], threshold:
         threshold: by how much a time has to change to be told, e.g. 0.02.
 
     Raises:
-        UserError: a folder is no run, or one that does not fit.
+        UserError: a folder is no run, or one that does not fit; or neither version could be timed at all, for a gate
+            that compared nothing must not look as if it had.
     """
     olds, news = {each.old: each.name for each in pairs}, {each.new: each.name for each in pairs}
     runs = [read(folder) for folder in folders]
@@ -59,11 +62,14 @@ def compare_versions(folders: Sequence[Path], pairs: Sequence[Names], threshold:
     figures: dict[FigureChange, None] = {}  # in order, each once: an exact figure is the same in every process
     for old, new in cells:
         figures |= dict.fromkeys(changed_figures(old, new, titles, threshold))
+    times = tuple(_times(cells, titles, threshold))
+    if not times and not any(each.fails for each in figures):
+        raise UserError(f"no version could be timed: {_why_untimed(runs[0])}")
     return RunComparison(
         base=_origins(runs[0].info, olds),
         head=_origins(runs[0].info, news),
         threshold=threshold,
-        times=tuple(_times(cells, titles, threshold)),
+        times=times,
         verification=tuple(changed_checks(*sides[0])),
         figures=tuple(figures),
         errors=tuple(changed_errors(*cells[0], titles)),
@@ -83,6 +89,15 @@ def _as_named(run: Run, names: Mapping[str, str]) -> Run:
     )
     info = run.info.model_copy(update={"implementations": described})
     return replace(run, info=info, checks=checks, measurements=measurements)
+
+
+def _why_untimed(run: Run) -> str:
+    """The first reason that a record gives."""
+    rows: Iterator[Any] = run.measurements.itertuples(index=False)
+    for row in rows:
+        if row.reasons:
+            return f"{row.implementation} is {row.status}: {row.reasons[0]}"
+    return "nothing was measured"
 
 
 def _origins(info: RunInfo, names: Mapping[str, str]) -> str:

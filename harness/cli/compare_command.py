@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -97,7 +98,7 @@ def _of_runs(
 
 def _of_files(old: Path | None, new: Path | None, threshold: float, measuring: dict[str, Any]) -> RunComparison:
     from harness import versions
-    from harness.runs import new_run_folder
+    from harness.runs import locked, new_run_folder
     from reports.versions import Names, compare_versions
 
     if old is None or new is None:
@@ -117,11 +118,14 @@ def _of_files(old: Path | None, new: Path | None, threshold: float, measuring: d
     now = datetime.now().astimezone()
     started = versions.begin(request, measuring["output"] or new_run_folder("compare", now), now)
     click.echo(f"run folders: {', '.join(str(run.folder.path) for run in started.runs)}", err=True)
-    with progress("verifying") as advance:
-        started.verify(advance)
-    for number, run in enumerate(started.runs, start=1):
-        with progress(f"measuring, process {number} of {len(started.runs)}") as advance:
-            run.measure(advance)
+    with ExitStack() as locks:
+        for run in started.runs:
+            locks.enter_context(locked(run.folder.path))
+        with progress("verifying") as advance:
+            started.verify(advance)
+        for number, run in enumerate(started.runs, start=1):
+            with progress(f"measuring, process {number} of {len(started.runs)}") as advance:
+                run.measure(advance)
     for record in started.failures():
         click.echo(f"{record.implementation}: {record.check} {record.status}: {record.reproduce}", err=True)
     names = [Names(pair.name, pair.old, pair.new) for pair in started.pairs]

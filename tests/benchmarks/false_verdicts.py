@@ -118,13 +118,15 @@ WAYS: dict[str, Way] = {
 
 @click.command()
 @click.option("--comparisons", default=300, show_default=True, help="Of each way: half quietly, half beside a hog.")
-@click.option("--seconds", default=1.6, show_default=True, help="Of a comparison, the same for every way.")
+@click.option("--seconds", default=3.2, show_default=True, help="Of a comparison, the same for every way.")
 @click.option("--threads", default=1, show_default=True)
-def main(comparisons: int, seconds: float, threads: int) -> None:
+@click.option("--neighbour", "neighbours", type=click.Choice(["none", "hog"]), multiple=True, help="One half only.")
+def main(comparisons: int, seconds: float, threads: int, neighbours: tuple[str, ...]) -> None:
     """Print for each way how many comparisons of equals were called different."""
-    counts: dict[tuple[str, bool], Counter[str]] = {(way, busy): Counter() for way in WAYS for busy in (False, True)}
+    halves = [neighbour == "hog" for neighbour in neighbours or ("none", "hog")]
+    counts: dict[tuple[str, bool], Counter[str]] = {(way, busy): Counter() for way in WAYS for busy in halves}
     begin = time.monotonic()
-    for busy in (False, True):
+    for busy in halves:
         with neighbour(busy=busy):
             for number in range(comparisons // 2):
                 one, other = attention(workload(threads, **SMALL)), attention(workload(threads, **SMALL))

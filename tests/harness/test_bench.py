@@ -14,31 +14,13 @@ from harness.cli import run
 from harness.records import RunFolder
 from harness.runs import locked
 
-PRESET = """
-title = "tiny"
-cell_seconds = 0.2
-max_rounds = 20
-[[sweep]]
-label = "tiny"
-source = "made for a test"
-batch_size = 1
-seq_len = [8, 16, 24, 32]
-d_model = 16
-num_heads = 2
-mask = "causal"
-dtype = "float32"
-mode = "inference"
-threads = 1
-"""
 NAMES = ("document", "sdpa")
 
 
 @pytest.fixture
-def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_preset) -> Path:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "tiny.toml"
-    path.write_text(PRESET)
-    return path
+    return tiny_preset(tmp_path, seq_len=(8, 16, 24, 32))
 
 
 def test_one_command_verifies_measures_and_reports(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:

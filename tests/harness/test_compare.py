@@ -7,31 +7,14 @@ import pytest
 
 from harness.cli import run
 
-PRESET = """
-title = "tiny"
-cell_seconds = 0.3
-max_rounds = 20
-[[sweep]]
-label = "tiny"
-source = "made for a test"
-batch_size = 1
-seq_len = [8, 16]
-d_model = 16
-num_heads = 2
-mask = "causal"
-dtype = "float32"
-mode = "inference"
-threads = 1
-"""
-
 
 @pytest.fixture(scope="module")
-def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def two_runs(tmp_path_factory: pytest.TempPathFactory, tiny_preset) -> tuple[str, str]:
     root = tmp_path_factory.mktemp("runs")
-    (root / "tiny.toml").write_text(PRESET)
+    preset = tiny_preset(root, cell_seconds=0.3)
     paths = (str(root / "one"), str(root / "other"))
     for path in paths:
-        assert run(["bench", "sdpa", "document", "--preset", str(root / "tiny.toml"), "--output", path]) == 0
+        assert run(["bench", "sdpa", "document", "--preset", str(preset), "--output", path]) == 0
     return paths
 
 

@@ -9,28 +9,12 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-PRESET = """
-title = "tiny"
-cell_seconds = 30.0
-max_rounds = 12
-[[sweep]]
-label = "tiny"
-source = "made for a test"
-batch_size = 1
-seq_len = [8, 16]
-d_model = 16
-num_heads = 2
-mask = "causal"
-dtype = "float32"
-mode = "inference"
-threads = 1
-"""
 
 
 @pytest.fixture
-def pytest_benchmark(tmp_path: Path):
+def pytest_benchmark(tmp_path: Path, tiny_preset):
     """``pytest_benchmark(*options)`` runs the benchmarks on a tiny preset and gives exit code and output."""
-    (tmp_path / "tiny.toml").write_text(PRESET)
+    tiny_preset(tmp_path, cell_seconds=30.0, max_rounds=12)
 
     def run(*options: object) -> tuple[int, str]:
         command = [sys.executable, "-m", "pytest", str(CHECKOUT / "tests" / "benchmarks"), "-p", "no:xdist", "-q"]

@@ -8,13 +8,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-RIGHT = """
-import torch.nn.functional as F
-
-def attend(q, k, v, mask=None, *, is_causal=False):
-    return F.scaled_dot_product_attention(q, k, v, None if mask is None else ~mask, is_causal=is_causal)
-"""
-WRONG = RIGHT.replace("is_causal=is_causal)", "is_causal=False)")
 FEW = ("--mha-dtype", "float32", "-k", "matches_the_oracle or sum_to_one or later_tokens or own_test")
 
 
@@ -36,15 +29,22 @@ def project(tmp_path: Path):
     return run
 
 
-def test_each_check_is_an_item_named_by_its_claim_and_the_projects_own_tests_run_too(project):
-    code, out = project(RIGHT, "--mha-plugin", "mine.py", "-v", *FEW)
+def test_each_check_is_an_item_named_by_its_claim_and_the_projects_own_tests_run_too(project, right_source):
+    code, out = project(right_source, "--mha-plugin", "mine.py", "-v", *FEW)
     assert code == 0, out
     assert "mine.py::mine::matches_the_oracle PASSED" in out
     assert "test_own.py::test_own_test PASSED" in out
 
 
-def test_a_wrong_implementation_fails_with_the_claim_the_reason_and_the_command(project, tmp_path):
-    code, out = project(WRONG, "--mha-plugin", "mine.py", "--junit-xml", "junit.xml", *FEW)
+def test_a_wrong_implementation_fails_with_the_claim_the_reason_and_the_command(project, tmp_path, right_source):
+    code, out = project(
+        right_source.replace("is_causal=is_causal)", "is_causal=False)"),
+        "--mha-plugin",
+        "mine.py",
+        "--junit-xml",
+        "junit.xml",
+        *FEW,
+    )
     assert code == 1, out
     assert "claim: " in out
     assert "again: mha verify mine --check matches_the_oracle --case" in out
@@ -55,14 +55,14 @@ def test_a_wrong_implementation_fails_with_the_claim_the_reason_and_the_command(
     assert "test_own_test" not in failed
 
 
-def test_workers_of_xdist_share_the_items(project):
-    code, out = project(RIGHT, "--mha-plugin", "mine.py", "-n", "2", *FEW)
+def test_workers_of_xdist_share_the_items(project, right_source):
+    code, out = project(right_source, "--mha-plugin", "mine.py", "-n", "2", *FEW)
     assert code == 0, out
     assert "failed" not in out
 
 
-def test_what_no_case_supports_is_skipped_with_the_reason(project):
-    declared = RIGHT.replace("def attend", "def _attend") + (
+def test_what_no_case_supports_is_skipped_with_the_reason(project, right_source):
+    declared = right_source.replace("def attend", "def _attend") + (
         "\nfrom implementations.spec import Implementation\n"
         "IMPLEMENTATION = Implementation(name='mine', summary='s', source='t', attend=_attend, dtypes=('float64',))\n"
     )
@@ -72,15 +72,30 @@ def test_what_no_case_supports_is_skipped_with_the_reason(project):
     assert "float32" in out
 
 
+def test_one_check_is_selected_by_its_id(project, right_source):
+    code, out = project(right_source, "--mha-plugin", "mine.py", "mine.py::mine::softmax_rows_sum_to_one", "-v")
+    assert code == 0, out
+    assert "1 passed" in out
+
+
+def test_a_file_that_is_not_there_is_said_before_anything_runs(project, right_source):
+    code, out = project(right_source, "--mha-plugin", "other.py")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "other.py: no such file" in out
+
+
 @pytest.mark.parametrize(("source", "words"), [("import nowhere_at_all\n", "fails to import"), ("x = 1\n", "mine.py")])
 def test_a_file_that_cannot_be_used_is_an_error_of_one_line(project, source, words):
     code, out = project(source, "--mha-plugin", "mine.py")
-    assert code == 2
-    assert words in out
+    assert code == pytest.ExitCode.USAGE_ERROR, out
+    (line,) = (line for line in out.splitlines() if line.startswith("ERROR: "))
+    assert words in line
     assert "Traceback" not in out
 
 
-def test_without_the_option_nothing_is_collected_and_torch_is_not_imported(project):
-    code, out = project(RIGHT, own="def test_own_test():\n    import sys\n    assert 'torch' not in sys.modules\n")
+def test_without_the_option_nothing_is_collected_and_torch_is_not_imported(project, right_source):
+    code, out = project(
+        right_source, own="def test_own_test():\n    import sys\n    assert 'torch' not in sys.modules\n"
+    )
     assert code == 0, out
     assert "1 passed" in out

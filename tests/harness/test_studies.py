@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 STUDIES = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("false_verdicts", "memory_to_the_byte", "power", "repeatability", "scale", "selftest_seeds")
+NAMES = (
+    "choose_agrees",
+    "false_verdicts",
+    "gate",
+    "memory_to_the_byte",
+    "power",
+    "repeatability",
+    "scale",
+    "selftest_seeds",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,17 +10,19 @@ from harness.errors import UserError
 from harness.registry import Version, load_registry, plugin_of
 from harness.versions import Pair, pair_up
 
-RIGHT = """
-import torch.nn.functional as F
-
-def attend(q, k, v, mask=None, *, is_causal=False):
-    return F.scaled_dot_product_attention(q, k, v, None if mask is None else ~mask, is_causal=is_causal)
-"""
 MORE_WORK = "    for _ in range(3):\n        (q @ k.transpose(-1, -2)).softmax(-1) @ v\n"
-SLOWER = RIGHT.replace("    return", f"{MORE_WORK}    return")
-WRONG = RIGHT.replace("return F.scaled", "return 1.01 * F.scaled")
 SHAPE = ("--batch-size", "1", "--seq-len", "32", "--d-model", "32", "--num-heads", "2")
 QUICK = (*SHAPE, "--seconds", "0.3", "--max-rounds", "80", "--threads", "1", "--scope", "attention")
+
+
+@pytest.fixture
+def right(right_source) -> str:
+    return right_source
+
+
+@pytest.fixture
+def slower(right: str) -> str:
+    return right.replace("    return", f"{MORE_WORK}    return")
 
 
 @pytest.fixture
@@ -39,8 +41,8 @@ def files(tmp_path, monkeypatch):
     return make
 
 
-def test_each_version_has_the_files_beside_it_to_itself(files):
-    old, new = files("from helper import VALUE\n" + RIGHT, "from helper import VALUE\n" + RIGHT)
+def test_each_version_has_the_files_beside_it_to_itself(files, right):
+    old, new = files("from helper import VALUE\n" + right, "from helper import VALUE\n" + right)
     for path, value in ((old, 1), (new, 2)):
         (path.parent / "helper.py").write_text(f"VALUE = {value}\n")
     registry = load_registry([Version(old, "old"), Version(new, "new")])
@@ -52,8 +54,8 @@ def test_each_version_has_the_files_beside_it_to_itself(files):
     assert values == {"mine(old)": 1, "mine(new)": 2}
 
 
-def test_a_version_may_have_the_name_of_what_is_built_in(files):
-    old, new = (path.rename(path.with_name("sdpa.py")) for path in files(RIGHT, RIGHT))
+def test_a_version_may_have_the_name_of_what_is_built_in(files, right):
+    old, new = (path.rename(path.with_name("sdpa.py")) for path in files(right, right))
     assert {"sdpa", "sdpa(old)", "sdpa(new)"} <= set(load_registry([Version(old, "old"), Version(new, "new")]))
 
 
@@ -71,14 +73,14 @@ def test_a_label_stands_before_the_file(text, plugin):
     assert str(plugin) == text
 
 
-def test_a_file_that_really_has_such_a_name_needs_no_label(tmp_path, monkeypatch):
+def test_a_file_that_really_has_such_a_name_needs_no_label(tmp_path, monkeypatch, right):
     monkeypatch.chdir(tmp_path)
-    Path("old=mine.py").write_text(RIGHT)
+    Path("old=mine.py").write_text(right)
     assert plugin_of("old=mine.py") == Path("old=mine.py")
 
 
-def test_one_implementation_in_each_file_is_the_same_one_whatever_it_is_called(files):
-    old, new = files(RIGHT, RIGHT)
+def test_one_implementation_in_each_file_is_the_same_one_whatever_it_is_called(files, right):
+    old, new = files(right, right)
     new = new.rename(new.with_name("faster.py"))
     registry = load_registry([Version(old, "old"), Version(new, "new")])
     assert pair_up(registry, ()) == (Pair("faster", "mine(old)", "faster(new)"),)
@@ -92,8 +94,8 @@ def compared(files, old: str, new: str, *more: str) -> tuple[int, dict]:
     return code, json.loads(Path("change.json").read_text())
 
 
-def test_a_new_version_that_does_more_work_regressed_in_every_process(files):
-    code, found = compared(files, RIGHT, SLOWER)
+def test_a_new_version_that_does_more_work_regressed_in_every_process(files, right, slower):
+    code, found = compared(files, right, slower)
     assert code == 1
     (time,) = found["times"]
     assert time["change"] == "regressed"
@@ -103,13 +105,13 @@ def test_a_new_version_that_does_more_work_regressed_in_every_process(files):
     assert found["head"].endswith("after/mine.py")
 
 
-def test_a_new_version_that_does_less_work_improved(files):
-    code, found = compared(files, SLOWER, RIGHT)
+def test_a_new_version_that_does_less_work_improved(files, right, slower):
+    code, found = compared(files, slower, right)
     assert (code, [each["change"] for each in found["times"]]) == (0, ["improved"])
 
 
-def test_a_new_version_that_is_wrong_fails_though_it_is_not_timed(files, capfd):
-    code, found = compared(files, RIGHT, WRONG)
+def test_a_new_version_that_is_wrong_fails_though_it_is_not_timed(files, capfd, right):
+    code, found = compared(files, right, right.replace("return F.scaled", "return 1.01 * F.scaled"))
     assert code == 1
     assert found["times"] == []
     assert any("matches_the_oracle" in line for line in found["regressions"])
@@ -120,8 +122,15 @@ def test_a_new_version_that_is_wrong_fails_though_it_is_not_timed(files, capfd):
     assert "--plugin new=" in again
 
 
-def test_the_runs_are_kept_and_can_be_read_as_any_other(files):
-    code, _ = compared(files, RIGHT, RIGHT, "--threshold", "90%", "--output", "kept")
+def test_two_versions_that_are_both_wrong_compared_nothing_and_that_is_no_pass(files, right, capfd):
+    wrong = right.replace("return F.scaled", "return 1.01 * F.scaled")
+    before, after = files(wrong, wrong)
+    assert run(["compare", "--old", str(before), "--new", str(after), *QUICK]) == 2
+    assert "no version could be timed: mine(old) is unverified: " in capfd.readouterr().err
+
+
+def test_the_runs_are_kept_and_can_be_read_as_any_other(files, right):
+    code, _ = compared(files, right, right, "--threshold", "90%", "--output", "kept")
     assert code == 0
     for number in (1, 2, 3):
         assert run(["report", f"kept/process-{number}"]) == 0

@@ -70,6 +70,14 @@ def test_an_implementation_that_became_slower_beside_the_baseline_regressed(comp
     assert each.low > 1.02
 
 
+def test_where_no_time_could_be_compared_a_strict_gate_fails(compared):
+    found = compared(base={"implementations": ("sdpa",)}, head={"implementations": ("sdpa",)})
+    assert found.times == ()
+    assert "no time could be compared" in output.verdict(found)
+    assert found.regressions() == ()
+    assert found.regressions(strict=True) == ("no time could be compared",)
+
+
 def test_a_whole_machine_that_became_slower_changed_nothing(runs):
     base, head = runs()
     records = RunFolder(head).measurements()

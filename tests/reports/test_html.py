@@ -173,6 +173,8 @@ def test_what_the_machine_resolves_heads_the_report(page_of):
     header = source[: source.index("<nav")]
     assert "This machine resolves 1.4% in 1 s (at worst 3.0%)." in header
     assert "told equal calls apart" not in header
+    panel = source[source.index('id="noise"') :]
+    assert panel.index("0.990 to 1.010") < panel.index("1.4%") < panel.index("0.971 to 1.030")
 
 
 def test_a_machine_that_tells_equal_calls_apart_is_warned_of(page_of):

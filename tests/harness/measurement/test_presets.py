@@ -62,7 +62,7 @@ def test_the_built_in_presets_are_there_by_name():
 
 def test_default_has_its_31_workloads_and_full_has_them_all():
     default = {workload.key for workload in load_preset("default").workloads()}
-    assert len(default) == 31
+    assert len(default) == 30
     assert default < {workload.key for workload in load_preset("full").workloads()}
 
 
