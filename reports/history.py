@@ -105,8 +105,9 @@ def history(folder: Path, threshold: float) -> History:
         run = read(path)
         name = str(path.relative_to(folder)) if path != folder else run.info.run_id
         runs[name] = run.info.created
-        workloads |= {each.key: each for each in run.info.workloads}
-        for (key, implementation), point in _points(Cells(run), run.info, name):
+        cells = Cells(run)
+        workloads |= {key: row.workload for (key, _), row in cells.rows.items()}
+        for (key, implementation), point in _points(cells, run.info, name):
             where = _surroundings(run.info)
             points.setdefault((implementation, key, run.info.baseline, where), []).append(point)
     titles = Titles(workloads.values())

@@ -65,7 +65,7 @@ def command(
     action_file: Path | None,
     **measuring: Any,  # noqa: ANN401 - the options that only a comparison of files takes
 ) -> int:
-    """What changed between the runs BASE and HEAD, or between the files --old and --new.
+    """What changed between two runs, BASE and HEAD, or two versions of a file, --old and --new.
 
     Times of runs are compared as ratios to the baseline within each run, never across runs. Two files are verified, and
     then measured side by side in several fresh processes, all of which must agree: that is what a pull request should

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @output_option("--plot", "plot_file", "Draw the series into this file, .svg, .png or .pdf.")
 @output_option("--json", "json_file", "Write every series to this file, - for stdout.", dash=True)
 def command(folder: Path, threshold: float, show_all: bool, plot_file: Path | None, json_file: Path | None) -> None:
-    """How times developed over all runs in FOLDER (results by default), and where they made a step.
+    """How times developed over all runs in FOLDER, results by default, and where they made a step.
 
     A time is held as its ratio to the baseline in the same run. A step has to last for two runs; one of the newest run
     is unconfirmed. Series break where the machine, torch or the baseline changes.

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,23 @@ NAMES = ("document", "sdpa")
 def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_preset) -> Path:
     monkeypatch.chdir(tmp_path)
     return tiny_preset(tmp_path, seq_len=(8, 16, 24, 32))
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory, tiny_preset) -> Path:
+    """A run that is finished, for tests that only go on from it."""
+    root = tmp_path_factory.mktemp("made")
+    preset = tiny_preset(root, seq_len=(8, 16))
+    assert run(["bench", *NAMES, "--preset", str(preset), "--output", str(root / "run")]) == 0
+    return root / "run"
+
+
+@pytest.fixture
+def finished(made_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, ``run`` in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(made_once, "run")
+    return Path("run")
 
 
 def test_one_command_verifies_measures_and_reports(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -119,16 +137,14 @@ def test_what_verification_takes_counts_against_the_budget(preset: Path, capfd, 
     assert RunFolder(Path("run")).measurements() == []
 
 
-def test_the_roofs_of_every_dtype_and_thread_count_are_measured_once(preset: Path, capfd) -> None:
-    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+def test_the_roofs_of_every_dtype_and_thread_count_are_measured_once(finished: Path, capfd) -> None:
     roofs = RunFolder(Path("run")).info().roofs
     assert [(roof.dtype, roof.threads) for roof in roofs] == [("float32", 1)]
     assert run(["bench", "--resume", "run"]) == 0
     assert RunFolder(Path("run")).info().roofs == roofs
 
 
-def test_two_processes_never_write_into_one_run(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+def test_two_processes_never_write_into_one_run(finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = Path("run/measurements.jsonl").read_text()
     capfd.readouterr()
     with locked(Path("run")):
@@ -144,8 +160,7 @@ def test_rounds_too_few_for_any_verdict_are_refused(preset: Path, capfd: pytest.
     assert not Path("run").exists()
 
 
-def test_a_run_of_another_machine_is_not_resumed(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+def test_a_run_of_another_machine_is_not_resumed(finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = Path("run/run.json")
     info = RunFolder(Path("run")).info()
     path.write_text(path.read_text().replace(info.environment.machine_id, "elsewhere"))
@@ -164,8 +179,10 @@ def test_a_run_is_not_resumed_with_another_version_of_an_implementation(preset: 
     assert "mine.py was edited since run began" in capfd.readouterr().err
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten(preset: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 0
+def test_a_folder_that_holds_a_run_is_not_overwritten(
+    finished: Path, tiny_preset, capfd: pytest.CaptureFixture[str]
+) -> None:
+    preset = tiny_preset(Path())
     before = Path("run/run.json").read_text()
     capfd.readouterr()
     assert run(["bench", *NAMES, "--preset", str(preset), "--output", "run"]) == 2

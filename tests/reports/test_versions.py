@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from harness.errors import UserError
 from harness.statistics import Comparison
 from reports.comparison import change_of
 from reports.versions import Names, compare_versions, hull
@@ -60,6 +61,12 @@ def test_the_ratio_is_the_middle_of_the_processes_and_each_is_shown(folders):
     assert third > 1.05 * first
     assert time.ratio == pytest.approx((first * second * third) ** (1 / 3))
     assert f"; in each process: {first:.3f}, {second:.3f}, {third:.3f}" in found.regressions()[0]
+
+
+def test_two_versions_that_are_both_untimed_compared_nothing_and_that_is_no_pass(folders):
+    untimed = {(name, "float32"): ("unverified", "it is wrong") for name in VERSIONS}
+    with pytest.raises(UserError, match=r"no version could be timed: mine\(old\) is unverified: it is wrong"):
+        compare_versions(folders(1.0, untimed=untimed), PAIR, 0.02)
 
 
 def test_a_process_that_lost_a_version_leaves_the_time_unresolved_and_fails(folders):
