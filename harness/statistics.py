@@ -103,10 +103,17 @@ def median_interval(ordered: Sequence[float], *, level: float) -> tuple[float, f
 def _order_statistics(count: int, level: float) -> tuple[int, int]:
     # The median lies below the k-th smallest of n data with the probability that a fair coin thrown n times
     # shows fewer than k heads: the ranks are quantiles of that distribution, half of the error on each side.
-    from scipy.stats import binom
+    # `scipy.special` in place of `scipy.stats`, whose import alone takes most of a second.
+    from scipy.special import bdtr, bdtrik
 
     tail = (1.0 - level) / 2
-    return int(binom.ppf(tail, count, 0.5)) - 1, int(binom.isf(tail, count, 0.5))
+    lowest = math.ceil(bdtrik(tail, count, 0.5)) if bdtr(0, count, 0.5) < tail else 0
+    while lowest > 0 and bdtr(lowest - 1, count, 0.5) >= tail:  # the inverse is continuous, and rounded
+        lowest -= 1
+    while bdtr(lowest, count, 0.5) < tail:
+        lowest += 1
+    # Heads and tails have the same distribution; where a rank hits the tail exactly, the upper one is a rank lower.
+    return lowest - 1, count - lowest - int(bdtr(lowest, count, 0.5) == tail)
 
 
 def _verdict(low: float, high: float, band: float) -> Verdict:

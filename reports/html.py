@@ -64,6 +64,8 @@ def _inline(plot: Plot) -> Markup:
 
 def _flagged(value: str) -> Markup:
     """Escaped text in which the hazard mark explains itself."""
+    if HAZARD_MARK not in value:
+        return escape_html(text.clip(value, MAX_TEXT))
     mark = Markup('<abbr class="hazard" title="{}">{}</abbr>').format(HAZARD_MEANING, HAZARD_MARK)
     return escape_html(text.clip(value, MAX_TEXT)).replace(escape_html(HAZARD_MARK), mark)
 

@@ -33,7 +33,7 @@ from reports.tables import Names
 
 MAX_FIGURES = 12
 """Series beyond these are left to the tables: nobody scrolls through fifty plots."""
-FIGURES_OF_MANY = 6
+FIGURES_OF_MANY = 4
 """Drawn where there are more series than `MAX_FIGURES`: such a run is read by its tables, and drawing takes longest."""
 MAX_ROWS = 24
 """Workloads in one figure of ratios."""
