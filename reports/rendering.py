@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness.errors import UserError
@@ -18,6 +21,23 @@ PLOTS_FOLDER = "plots"
 
 def render_all(folder: Path, out: Path) -> Rendered:
     """See `reports.render`."""
+    with _collector_paused():
+        return _render(folder, out)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Nearly everything that is made for a report lives until it is written: looking for cycles takes a tenth of it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _render(folder: Path, out: Path) -> Rendered:
     run = read(folder)
     judgement = judge(run)
     content = compose(run, judgement)
