@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from harness.records import Roof
 from reports import text
 from reports.frames import groups, measured
-from reports.plots import Plot, Plots, Style, drawing, legend, logarithmic, marked, saved
+from reports.plots import Plot, Plots, Style, drawing, legend, log_ticks, logarithmic, marked, saved
 from reports.tables import Names
 
 MAX_POINTS = 600
@@ -94,6 +94,7 @@ def _scatter(axes: Axes, points: pd.DataFrame, x: str, y: str, style: Mapping[st
         look: dict[str, Any] = {"color": style[name].colour, "marker": style[name].marker, "alpha": 0.7}
         marked(axes.plot(rows[x], rows[y], linestyle="none", markersize=4.5, **look), style[name])
     axes.set_xscale("log")
+    log_ticks(axes.xaxis, points[x])
     logarithmic(axes, points[y])
 
 

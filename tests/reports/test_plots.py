@@ -2,7 +2,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from reports import plots
+from reports import overview_plots, plots
 from reports.frames import read
 from reports.judgement import judge
 from reports.tables import Names
@@ -43,6 +43,17 @@ def test_guides_legend_and_axes_are_labelled(drawn):
     assert {"O(S)", "O(S²)", "S", "128", "512", "2048", "peak memory in MiB"} <= set(said)
     assert {"document", "sdpa", "torch_mha_weights ⚠ NaN"} <= set(said)
     assert "time relative to sdpa, below 1 is faster" in said
+
+
+def test_accuracy_and_roofline_are_drawn_with_plain_numbers_on_their_axes(make_run):
+    run = read(make_run(checked=False))
+    judgement = judge(run)
+    names = Names(run.info.implementations)
+    bare = plots.Plots((), 0, plots.styles(each.name for each in run.info.implementations))
+    drawn = overview_plots.added(bare, judgement.measurements, names, run.info.roofs).drawn
+    assert [plot.slug for plot in drawn] == ["01-accuracy", "02-roofline"]
+    for plot in drawn:
+        assert not [said for said in texts(plot) if "$" in said]
 
 
 def test_workloads_of_a_single_length_share_a_figure_of_ratios(drawn):
