@@ -9,20 +9,25 @@ do: the old one in a process, later the new one in another, each with the defaul
 ``--benchmark-compare-fail=median:5%`` on the two.
 
 The first half of the comparisons has the machine to itself, the second half runs beside a process that keeps a core
-busy.
+busy. The whole takes two hours; with ``--log FILE`` every verdict is kept there as it falls, and a study that was
+interrupted goes on from it.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import tempfile
-import time
 from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 from false_verdicts import by_its_fixture
 from pytest_benchmark.utils import parse_compare_fail
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from trials import MAX_ROUNDS, attention_of, neighbour, workload
 
@@ -47,6 +52,19 @@ def attend(q, k, v, mask=None, *, is_causal=False):
 """
 SMALL = {"seq_len": 64, "d_model": 256}
 """A call's twenty repetitions take about a millisecond."""
+CALLS = {"5 % slower": 21, "identical": 20}
+"""How many calls the new one makes where the old one makes 20."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One comparison by both gates."""
+
+    busy: bool
+    code: str
+    seed: int
+    seconds: float
+    threads: int
 
 
 def ours(old: Path, new: Path, seconds: float, threads: int, seed: int) -> str:
@@ -88,36 +106,65 @@ def _median_of(file: Path, threads: int) -> float:
     return by_its_fixture(attention_of(file, workload(threads, **SMALL, scope="attention")), RIVAL_S)
 
 
+def study(trials: list[Trial], log: Path) -> list[tuple[Trial, str, str]]:
+    """Both gates' verdicts on each trial; those that the log holds are not made again."""
+    made: dict[Trial, tuple[str, str]] = {}
+    if log.exists():
+        for line in log.read_text(encoding="utf-8").splitlines():
+            held = json.loads(line)
+            made[Trial(**held["trial"])] = held["ours"], held["rival"]
+    with tempfile.TemporaryDirectory() as scratch, log.open("a", encoding="utf-8") as file:
+        old = write(Path(scratch) / "before.py", 20)
+        new = {code: write(Path(scratch) / f"after_{calls}.py", calls) for code, calls in CALLS.items()}
+        for busy, those in itertools.groupby(track(trials, "comparing"), key=lambda trial: trial.busy):
+            with ExitStack() as beside:
+                for number, trial in enumerate(each for each in those if each not in made):
+                    if number == 0:
+                        beside.enter_context(neighbour(busy=busy))
+                    verdicts = (
+                        ours(old, new[trial.code], trial.seconds, trial.threads, trial.seed),
+                        pytest_benchmark(old, new[trial.code], trial.threads),
+                    )
+                    made[trial] = verdicts
+                    file.write(json.dumps({"trial": asdict(trial), "ours": verdicts[0], "rival": verdicts[1]}) + "\n")
+                    file.flush()
+    return [(trial, *made[trial]) for trial in trials]
+
+
+def write(file: Path, calls: int) -> Path:
+    """An implementation that makes so many calls."""
+    file.write_text(FILE.format(calls=calls), encoding="utf-8")
+    return file
+
+
 @click.command()
 @click.option("--comparisons", default=500, show_default=True, help="Of identical code: half quietly, half not.")
 @click.option("--regressions", default=120, show_default=True, help="True ones of 5 %: half quietly, half not.")
 @click.option("--seconds", default=3.2, show_default=True, help="Of timed rounds in a process.")
 @click.option("--threads", default=1, show_default=True)
-def main(comparisons: int, regressions: int, seconds: float, threads: int) -> None:
+@click.option("--log", type=click.Path(path_type=Path, dir_okay=False), help="Keep verdicts here, and go on from them.")
+def main(comparisons: int, regressions: int, seconds: float, threads: int, log: Path | None) -> None:
     """Print how often each gate raises an alarm, on identical code and on true regressions."""
-    begin = time.monotonic()
-    counts: dict[tuple[str, str, bool], Counter[str]] = {}
+    numbers = {"5 % slower": regressions // 2, "identical": comparisons // 2}
+    trials = [
+        Trial(busy, code, seed, seconds, threads)
+        for busy in (False, True)
+        for code, number in numbers.items()
+        for seed in range(number)
+    ]
     with tempfile.TemporaryDirectory() as scratch:
-        files = {}
-        for name, calls in (("before", 20), ("same", 20), ("slower", 21)):
-            files[name] = Path(scratch) / f"{name}.py"
-            files[name].write_text(FILE.format(calls=calls), encoding="utf-8")
-        for busy in (False, True):
-            with neighbour(busy=busy):
-                for new, number in (("same", comparisons // 2), ("slower", regressions // 2)):
-                    for seed in range(number):
-                        verdict = ours(files["before"], files[new], seconds, threads, seed)
-                        counts.setdefault(("mha compare", new, busy), Counter())[verdict] += 1
-                        rival = pytest_benchmark(files["before"], files[new], threads)
-                        counts.setdefault(("pytest-benchmark, median:5%", new, busy), Counter())[rival] += 1
+        verdicts = study(trials, log or Path(scratch) / "log")
+    counts: dict[tuple[str, str, bool], Counter[str]] = {}
+    for trial, harness, rival in verdicts:
+        for gate, verdict in (("mha compare", harness), ("pytest-benchmark, median:5%", rival)):
+            counts.setdefault((gate, trial.code, trial.busy), Counter())[verdict] += 1
     table = Table("gate", "code", "neighbour", "alarms", "of", "unchanged", "unresolved", "improved")
-    for (gate, new, busy), found in sorted(counts.items()):
-        code = "identical" if new == "same" else "5 % slower"
+    for (gate, code, busy), found in sorted(counts.items()):
         others = (str(found[change]) for change in ("unchanged", "unresolved", "improved"))
         table.add_row(gate, code, "a hog" if busy else "none", str(found["regressed"]), str(found.total()), *others)
     screen = Console(width=120)
     screen.print(table)
-    screen.print(f"{seconds:g} s a process, {threads} thread(s), {(time.monotonic() - begin) / 60:.0f} minutes")
+    screen.print(f"{seconds:g} s a process, {threads} thread(s)")
 
 
 if __name__ == "__main__":
