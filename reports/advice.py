@@ -138,23 +138,25 @@ def _record(equals: tuple[str, ...], verdicts: Sequence[Verdict]) -> str:
     ahead = len(alone)
     by_themselves = {verdict.workload.key for verdict in alone}
     tied = sum(verdict.outcome == "tied" for verdict in level if verdict.workload.key not in by_themselves)
-    parts = [
-        f"ahead of all others in {ahead}" if ahead else "",
-        f"tied with others in {tied}" if tied else "",
-        f"not told apart from others in {len(level) - ahead - tied}" if len(level) > ahead + tied else "",
-    ]
-    record = f"{text.listed(part for part in parts if part)} of {text.plural(len(verdicts), 'workload')}"
-    between = f"; between the two, {_between(alone)}" if len(equals) == 2 and alone else ""
+    of = len(verdicts)
+    places = {
+        "ahead of all others": ahead,
+        "tied with others": tied,
+        "not told apart from others": len(level) - ahead - tied,
+    }
+    record = f"{_shares(places, of)} of {of} workloads" if of > 1 else f"{_shares(places, of)} on the only workload"
+    between = f"; between the two, {_between(alone, of)}" if len(equals) == 2 and alone else ""
     return f"{record[0].upper()}{record[1:]}{between}."
 
 
-def _between(level: Sequence[Verdict]) -> str:
+def _between(level: Sequence[Verdict], of: int) -> str:
     tied = sum(verdict.outcome == "tied" for verdict in level)
-    parts = [
-        f"tied in {tied}" if tied else "",
-        f"unresolved in {len(level) - tied}" if len(level) > tied else "",
-    ]
-    return text.listed(part for part in parts if part)
+    return _shares({"tied": tied, "unresolved": len(level) - tied}, of)
+
+
+def _shares(counts: dict[str, int], of: int) -> str:
+    """What there is any of, each with its count unless there is only one in all."""
+    return text.listed(f"{what} in {count}" if of > 1 else what for what, count in counts.items() if count)
 
 
 def _exceptions(champion: str, verdicts: Sequence[Verdict], titles: Titles, names: Names) -> Iterable[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,8 @@ from reports.frames import Run, measured, read
 from reports.titles import Titles
 
 Change = Literal["regressed", "improved", "unchanged", "unresolved"]
+NOT_RUN = "not run"
+"""What a check did in a run that has no record of it."""
 ERROR_GREW = 1.5
 """By what factor an error over its budget has to differ to be told: equal code gives equal bits on equal machines."""
 
@@ -155,9 +158,10 @@ class Cells:
         self.rows: dict[tuple[str, str], Any] = {
             (str(row.key), str(row.implementation)): row for row in measured(run.measurements).itertuples(index=False)
         }
-        self.statuses: dict[tuple[str, str], str] = {
-            (str(row.key), str(row.implementation)): str(row.status) for row in run.measurements.itertuples(index=False)
+        self.outcomes: dict[tuple[str, str], Any] = {
+            (str(row.key), str(row.implementation)): row for row in run.measurements.itertuples(index=False)
         }
+        """Of all planned ones, measured or not."""
 
     def against_baseline(self, key: str, name: str, resolution: float) -> Comparison | None:
         """One implementation's times over the baseline's; None where either has none."""
@@ -198,7 +202,7 @@ def change_of(low: float, high: float, threshold: float) -> Change:
 
 
 def changed_checks(old: Run, new: Run) -> Iterator[FigureChange]:
-    """Checks that end otherwise now."""
+    """Checks that end otherwise now, and those that fail now and were not run before."""
     statuses = [
         {
             (str(row.implementation), str(row.check), str(row.case)): str(row.status)
@@ -206,21 +210,20 @@ def changed_checks(old: Run, new: Run) -> Iterator[FigureChange]:
         }
         for run in (old, new)
     ]
-    for question in statuses[0].keys() & statuses[1].keys():
-        before, after = (each[question] for each in statuses)
-        if before != after:
-            name, check, case = question
-            worse = after in BAD_CHECK_STATUSES and before not in BAD_CHECK_STATUSES
+    for (name, check, case), after in statuses[1].items():
+        before = statuses[0].get((name, check, case), NOT_RUN)
+        worse = after in BAD_CHECK_STATUSES and before not in BAD_CHECK_STATUSES
+        if worse or before not in (after, NOT_RUN):
             yield FigureChange(name, f"{check} on {case}", "check", before, after, worse, fails=worse)
 
 
 def changed_figures(old: Cells, new: Cells, titles: Titles, threshold: float) -> Iterator[FigureChange]:
     """Measurements that end otherwise now, and exact figures of those that have a time."""
-    for (key, name), status in new.statuses.items():
-        before = old.statuses.get((key, name))
-        if before is not None and before != status:
-            worse = status != "measured"
-            yield FigureChange(name, key, "status", before, status, worse, fails=before == "measured")
+    for place, row in new.outcomes.items():
+        before = old.outcomes[place].status if place in old.outcomes else row.status
+        if before != row.status:
+            where, lost = titles.of(row.workload), before == "measured"
+            yield FigureChange(place[1], where, "status", before, row.status, row.status != "measured", fails=lost)
     for place, row in new.rows.items():
         earlier = old.rows.get(place)
         if earlier is None:
@@ -252,14 +255,21 @@ def changed_errors(old: Cells, new: Cells, titles: Titles) -> Iterator[FigureCha
 
 def only_in(old: Run, new: Run) -> Iterator[str]:
     """What one of the two lacks."""
+    names = [{each.name for each in run.info.implementations} for run in (old, new)]
     for what, values in (
-        ("implementation", [{each.name for each in run.info.implementations} for run in (old, new)]),
+        ("implementation", names),
         ("workload", [{each.key for each in run.info.workloads} for run in (old, new)]),
+        ("check", [_checks_of(run, names[0] & names[1]) for run in (old, new)]),
     ):
         for where, missing in (("base", values[0] - values[1]), ("head", values[1] - values[0])):
             if missing:
                 some = text.listed(sorted(missing)[:3]) + (" and more" if len(missing) > 3 else "")
                 yield f"{text.plural(len(missing), what)} only in the {where}: {some}."
+
+
+def _checks_of(run: Run, names: AbstractSet[str]) -> set[str]:
+    rows = run.checks[run.checks["implementation"].isin(names)].itertuples(index=False)
+    return {f"{row.implementation}, {row.check} on {row.case}" for row in rows}
 
 
 def time_line(each: TimeChange) -> str:

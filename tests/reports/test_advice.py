@@ -31,6 +31,13 @@ def test_equals_are_recommended_together(advised):
     assert headline.evidence == ("Ahead of all others in 3 of 3 workloads; between the two, tied in 3.",)
 
 
+def test_a_single_workload_is_not_counted(advised):
+    (headline,) = advised(lengths=(512,)).headlines
+    assert headline.evidence == ("Ahead of all others on the only workload.",)
+    (headline,) = advised(speed={**FAR, "torch_mha": 0.3}, lengths=(512,)).headlines
+    assert headline.evidence == ("Ahead of all others on the only workload; between the two, tied.",)
+
+
 def test_where_another_wins_is_said_with_its_conditions(advised):
     (headline,) = advised(
         dtypes=("float32", "bfloat16"),

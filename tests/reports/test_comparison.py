@@ -154,6 +154,21 @@ def test_a_check_that_fails_now_is_a_regression(runs):
     assert "1 check failed that did not before" in output.verdict(found)
 
 
+def test_a_check_that_fails_now_and_was_not_run_before_is_a_regression_and_one_that_is_missing_now_is_named(runs):
+    base, head = runs()
+    lines = (head / "checks.jsonl").read_text().splitlines()
+    first = RunFolder(head).checks()[0]
+    other = first.model_copy(update={"check": "a_later_check", "status": "failed", "reasons": ("it is wrong",)})
+    (head / "checks.jsonl").write_text("\n".join([*lines[1:], other.model_dump_json(exclude_defaults=True)]) + "\n")
+    found = compare_runs(base, head, 0.02)
+    (line,) = found.regressions()
+    assert line == f"{first.implementation}, a_later_check on {first.case}: check not run before, failed now"
+    assert found.only_in == (
+        f"1 check only in the base: {first.implementation}, {first.check} on {first.case}.",
+        f"1 check only in the head: {first.implementation}, a_later_check on {first.case}.",
+    )
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
