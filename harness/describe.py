@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 from harness.records import ImplementationInfo
 from harness.registry import Registered
+from implementations.spec import Case, Implementation
 
 
 def describe_all(registered: Iterable[Registered], device: str) -> tuple[ImplementationInfo, ...]:
@@ -32,7 +34,7 @@ def _describe(registered: Registered, device: str) -> ImplementationInfo:
         dtypes=implementation.dtypes,
         devices=implementation.devices,
         mask_kinds=implementation.mask_kinds,
-        gradients=implementation.gradients,
+        gradients=_trains(implementation, device),
         fully_masked_row=implementation.fully_masked_row,
         memory_growth=implementation.memory_growth,
         kernels=implementation.kernels.get(device, ()),
@@ -40,6 +42,13 @@ def _describe(registered: Registered, device: str) -> ImplementationInfo:
         unavailable=implementation.missing_on(device),
         declared=(*limits, *less_precise, *failures),
     )
+
+
+def _trains(implementation: Implementation, device: str) -> bool:
+    """Whether it has a backward on this device type: a small case that it serves in inference, it serves in training."""
+    case = Case(2, 16, 64, 4, implementation.dtypes[0], device=device)
+    lost = set(implementation.why_not(replace(case, mode="training"))) - set(implementation.why_not(case))
+    return not lost
 
 
 def _hash_of(origin: str) -> str:

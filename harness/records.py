@@ -259,6 +259,7 @@ class ImplementationInfo(Record):
     devices: tuple[str, ...]
     mask_kinds: tuple[str, ...]
     gradients: bool
+    """Whether it has a backward on the run's device."""
     fully_masked_row: Literal["uniform", "zero", "nan"]
     """What a row whose keys are all masked yields: mean of V, zero, or NaN (a hazard)."""
     memory_growth: str

@@ -57,6 +57,13 @@ def test_list_prints_one_object_for_each_implementation(capfd, plugin_file) -> N
     assert len(names) == len(set(names))
 
 
+def test_list_says_which_have_a_backward_on_the_device(capfd) -> None:
+    _, out, _ = mha(capfd, "list", "--json")
+    trains = {entry["name"]: entry["gradients"] for entry in json.loads(out)}
+    assert trains["sdpa"]
+    assert not trains["xformers"], "its kernel for the CPU is forward only"
+
+
 def test_list_flags_the_hazard_and_says_what_is_not_timed(capfd) -> None:
     _, out, _ = mha(capfd, "list")
     assert "nan (hazard)" in out
