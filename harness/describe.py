@@ -45,7 +45,7 @@ def _describe(registered: Registered, device: str) -> ImplementationInfo:
 
 
 def _trains(implementation: Implementation, device: str) -> bool:
-    """Whether it has a backward on this device type: a small case that it serves in inference, it serves in training."""
+    """Whether it has a backward on this device type: a small case served in inference is served in training too."""
     case = Case(2, 16, 64, 4, implementation.dtypes[0], device=device)
     lost = set(implementation.why_not(replace(case, mode="training"))) - set(implementation.why_not(case))
     return not lost
